@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import http.client
+import json
+import os
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+
+class Refused(RuntimeError):
+    """A server of this package answered with an error."""
+
+
+class JsonClient:
+    """Talk to a `JsonServer`: a connection for each call, so that threads and forks may share it."""
+
+    def __init__(self, url: str) -> None:
+        self.address = urlsplit(url).netloc
+
+    def call(self, method: str, path: str, body: Any = None, *, timeout: float = 120) -> Any:
+        connection = http.client.HTTPConnection(self.address, timeout=timeout)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body))
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise Refused(f"{method} {path}: {response.status} {answer}")
+        return answer
+
+    def get(self, path: str, *, timeout: float = 120) -> Any:
+        return self.call("GET", path, timeout=timeout)
+
+    def post(self, path: str, body: Any = None, *, timeout: float = 120) -> Any:
+        return self.call("POST", path, {} if body is None else body, timeout=timeout)
+
+
+class RecorderClient(JsonClient):
+    """The independent witness, as seen from a test and from the processes that a test kills."""
+
+    def body(self, name: str, key: str, **more: Any) -> None:
+        """Report that the body of a step starts now, in this process."""
+        self.post("/bodies", {"name": name, "key": key, "pid": os.getpid(), **more})
+
+    def bodies(self, name: str | None = None) -> list[dict[str, Any]]:
+        """Return the reported bodies in their order: those called `name`, or all of them."""
+        reported: list[dict[str, Any]] = self.get("/bodies")
+        return [body for body in reported if name in (None, body["name"])]
+
+    def count(self, name: str) -> int:
+        return len(self.bodies(name))
+
+    def hold(self, point: str) -> Any:
+        """Wait here if the test has armed `point`; return the answer that it was armed with."""
+        return self.post(f"/hold/{quote(point, safe='')}", {"pid": os.getpid()})["answer"]
+
+    def arm(
+        self, point: str, *, times: int = 1, skip: int = 0, block: bool = True, answer: Any = None
+    ) -> None:
+        """Act on the next `times` arrivals at `point`, after letting `skip` of them pass.
+
+        An arrival that is acted on is given `answer`, at once or, with `block`, when released.
+        """
+        self.post(
+            f"/arm/{quote(point, safe='')}",
+            {"times": times, "skip": skip, "block": block, "answer": answer},
+        )
+
+    def wait_reached(self, point: str, *, arrival: int = 1, timeout: float = 20) -> int:
+        """Wait until `point` was reached for the `arrival`-th time; return the process that did."""
+        path = f"/reached/{quote(point, safe='')}?arrival={arrival}&timeout={timeout}"
+        return int(self.get(path, timeout=timeout + 10)["pid"])
+
+    def release(self, point: str) -> None:
+        """Let go whoever waits at `point`, and nobody waits there from now on."""
+        self.post(f"/release/{quote(point, safe='')}")
+
+    def reset(self) -> None:
+        self.post("/reset")
+
+
+class SmtpClient(JsonClient):
+    """The control port of the SMTP server."""
+
+    def messages(self) -> list[dict[str, Any]]:
+        messages: list[dict[str, Any]] = self.get("/messages")
+        return messages
+
+    def hold(self, recipient: str = "") -> None:
+        """Withhold the reply to DATA from mail to `recipient` ('': everybody) that has arrived."""
+        self.post("/hold", {"recipient": recipient})
+
+    def wait_held(self, count: int = 1, *, timeout: float = 20) -> None:
+        """Wait until `count` messages were written down and their replies withheld."""
+        self.get(f"/held?count={count}&timeout={timeout}", timeout=timeout + 10)
+
+    def release(self) -> None:
+        self.post("/release")
+
+
+class WireClient(JsonClient):
+    """The control routes of a model endpoint, OpenAI's or Anthropic's."""
+
+    def script(
+        self, conversations: dict[str, Any], faults: list[dict[str, Any]] | None = None
+    ) -> None:
+        """Replace the script; see `tests.servers.script` for its form."""
+        self.post("/script", {"conversations": conversations, "faults": faults or []})
+
+    def requests(self) -> list[dict[str, Any]]:
+        requests: list[dict[str, Any]] = self.get("/requests")
+        return requests
+
+    def wait_held(self, count: int = 1, *, timeout: float = 20) -> None:
+        self.get(f"/held?count={count}&timeout={timeout}", timeout=timeout + 10)
+
+    def release(self) -> None:
+        self.post("/release")

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class ServerFailed(RuntimeError):
+    """A server process ended, or said nothing, before it was ready."""
+
+
+class ServerProcess:
+    """One of the servers of this package as a process of its own, for the time of a `with` block.
+
+    `ready` is the line that the server printed: its port, and more where it has more to say.
+    """
+
+    def __init__(self, name: str, *arguments: str, timeout: float = 15) -> None:
+        self.name = name
+        self.arguments = arguments
+        self.timeout = timeout
+        self.ready: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        self.errors: IO[bytes] = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", f"tests.servers.{self.name}", "--exit-with-stdin"]
+            + list(self.arguments),
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            # A process group of its own: Ctrl-C in a terminal is for whoever started it.
+            start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        try:
+            self.ready = self.wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def wait_until_ready(self) -> dict[str, Any]:
+        stdout = self.process.stdout
+        assert stdout is not None
+        if not select.select([stdout], [], [], self.timeout)[0]:
+            raise ServerFailed(
+                f"{self.name} was not ready in {self.timeout} s\n{self.complaints()}"
+            )
+        line = stdout.readline()
+        if not line:
+            raise ServerFailed(f"{self.name} ended before it was ready\n{self.complaints()}")
+        ready: dict[str, Any] = json.loads(line)
+        return ready
+
+    def complaints(self) -> str:
+        self.errors.seek(0)
+        return self.errors.read().decode(errors="replace")
+
+    @property
+    def port(self) -> int:
+        return int(self.ready["port"])
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self.errors):
+            if pipe is not None:
+                pipe.close()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
