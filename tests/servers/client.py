@@ -12,7 +12,7 @@ class Refused(RuntimeError):
 
 
 class JsonClient:
-    """Talk to a `JsonServer`: a connection for each call, so that threads and forks may share it."""
+    """Talk to a `JsonServer`: a connection a call, so that threads and forks may share it."""
 
     def __init__(self, url: str) -> None:
         self.address = urlsplit(url).netloc

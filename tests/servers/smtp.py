@@ -13,7 +13,8 @@ import threading
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from email.message import Message
+from email import policy
+from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,17 @@ from tests.servers.json_http import JsonServer, Reply, Request, announce, stop_a
 from tests.servers.jsonl import append_line
 
 
-def readable_body(message: Message) -> str:
-    part = next((part for part in message.walk() if part.get_content_type() == "text/plain"), None)
-    payload = part.get_payload(decode=True) if part is not None else b""
-    return payload.decode(errors="replace") if isinstance(payload, bytes) else ""
+def read(envelope: Envelope) -> EmailMessage:
+    return email.message_from_bytes(envelope.original_content or b"", policy=policy.default)
+
+
+def readable_body(message: EmailMessage) -> str:
+    part = message.get_body(("plain",))
+    return str(part.get_content()) if isinstance(part, EmailMessage) else ""
 
 
 def describe(envelope: Envelope) -> dict[str, Any]:
-    message = email.message_from_bytes(envelope.original_content or b"")
+    message = read(envelope)
     return {
         "at": time.time(),
         "from": envelope.mail_from,
