@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from django.db import connection
+
+# Which tests run on which database: a test without any of these marks runs on each.
+VENDOR_OF_MARK = {"postgres": "postgresql", "sqlite": "sqlite"}
+
+
+def pytest_report_header() -> str:
+    redis = "with" if os.environ.get("REDIS_URL") else "without"
+    return f"database: {connection.display_name}, {redis} Redis"
+
+
+def belongs_here(item: pytest.Item) -> bool:
+    vendors = [vendor for mark, vendor in VENDOR_OF_MARK.items() if item.get_closest_marker(mark)]
+    return not vendors or connection.vendor in vendors
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what another database's run is for: it is not missing here, so it is no skip."""
+    elsewhere = [item for item in items if not belongs_here(item)]
+    if elsewhere:
+        config.hook.pytest_deselected(items=elsewhere)
+        items[:] = [item for item in items if belongs_here(item)]
+    if not os.environ.get("REDIS_URL"):
+        for item in items:
+            if item.get_closest_marker("redis"):
+                item.add_marker(pytest.mark.skip(reason="REDIS_URL names no Redis server"))
+
+
+def end_other_connections() -> None:
+    """End what processes of this run, or of one that was killed, left connected to the database."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+
+def drop_leftover(name: str) -> None:
+    with connection._nodb_cursor() as cursor:
+        cursor.execute(f"DROP DATABASE IF EXISTS {connection.ops.quote_name(name)} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(
+    django_db_modify_db_settings_parallel_suffix: None,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Give the run a database that threads and processes share, and that no other run uses."""
+    if connection.vendor == "sqlite":
+        file = tmp_path_factory.mktemp("database") / "test.sqlite3"
+        connection.settings_dict["TEST"]["NAME"] = str(file)
+    elif connection.vendor == "postgresql":
+        drop_leftover(connection.creation._get_test_db_name())
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(
+    django_db_setup: None, django_db_blocker: pytest.FixtureRequest
+) -> Iterator[None]:
+    yield
+    if connection.vendor == "postgresql":
+        with django_db_blocker.unblock():
+            end_other_connections()
