@@ -116,7 +116,9 @@ def stop_at_end_of_stdin() -> None:
     """Send this process a SIGTERM when whoever started it has gone, however that happened."""
 
     def watch() -> None:
-        sys.stdin.buffer.read()
+        # Not sys.stdin.read(): its lock would hold up the end of this process for a second.
+        while os.read(0, 4096):
+            pass
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -129,6 +131,5 @@ def serve(server: JsonServer, *, exit_with_stdin: bool = False, **ready: Any) ->
     if exit_with_stdin:
         stop_at_end_of_stdin()
     announce(port=server.server_port, **ready)
+    # Nothing is left to do at the end: the threads are daemons, and what was logged is on the disk.
     signal.sigwait({signal.SIGTERM, signal.SIGINT})
-    server.shutdown()
-    server.server_close()

@@ -25,15 +25,14 @@ class ServerProcess:
 
     def __init__(self, name: str, *arguments: str, timeout: float = 15) -> None:
         self.name = name
-        self.arguments = arguments
+        self.options = ("--exit-with-stdin", *arguments)
         self.timeout = timeout
         self.ready: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
         self.errors: IO[bytes] = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", f"tests.servers.{self.name}", "--exit-with-stdin"]
-            + list(self.arguments),
+            [sys.executable, "-m", f"tests.servers.{self.name}", *self.options],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+INTERVAL = 0.05
+
+
+def wait_until(
+    condition: Callable[[], T], timeout: float = 20, what: str | Callable[[], object] = "condition"
+) -> T:
+    """Ask until the answer is true, and return it.
+
+    Raises:
+        AssertionError: it was not true in `timeout` seconds; `what` says in its message what was
+            waited for.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            waited_for = what() if callable(what) else what
+            raise AssertionError(f"waited {timeout} s for: {waited_for}")
+        time.sleep(INTERVAL)
