@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import pytest
 from django.db import connection
 
+pytest_plugins = ["tests.harness.fixtures"]
+
 # Which tests run on which database: a test without any of these marks runs on each.
 VENDOR_OF_MARK = {"postgres": "postgresql", "sqlite": "sqlite"}
 
