@@ -1,0 +1,289 @@
+"""What an application calls. Each function has an `a`-form for async code."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from django.db import connections, transaction
+
+from . import registry
+from .conf import conf
+from .dispatch import wake_after_commit
+from .enums import WAITING, EventKind, RunMode, RunStatus, TerminationReason
+from .exceptions import (
+    AgentRunError,
+    InsideTransaction,
+    RunCancelled,
+    RunFailed,
+    RunLost,
+    RunNotFound,
+    RunUncertain,
+)
+from .fields import Payload
+from .models import AgentRun, Event
+from .runner import execute_claimed, owner_name
+
+__all__ = [
+    "Accepted",
+    "Completed",
+    "RunEvent",
+    "RunState",
+    "Waiting",
+    "acancel",
+    "aenqueue",
+    "aevents",
+    "arun",
+    "astatus",
+    "asubmit_input",
+    "cancel",
+    "enqueue",
+    "events",
+    "run",
+    "status",
+    "submit_input",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A run that is durable. `created` is false where the idempotency key found an earlier one."""
+
+    uuid: UUID
+    created: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A synchronous run that completed, with its output."""
+
+    uuid: UUID
+    output: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A synchronous run that now waits for a person; it goes on in the background."""
+
+    uuid: UUID
+    status: RunStatus
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """A run as it stands. Never its request, which may hold secrets (ADR-102)."""
+
+    uuid: UUID
+    agent: str
+    status: RunStatus
+    reason: str
+    error: str
+    output: Any
+    pending_effect: str
+    resolution: str
+    requeue_count: int
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+    @property
+    def settled(self) -> bool:
+        return self.finished_at is not None
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether it stopped inside a non-idempotent write on which nobody has given a verdict."""
+        return self.reason == TerminationReason.INTERRUPTED_WRITE and not self.resolution
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvent:
+    """One line of a run's history; pass its `id` as `after` to read on from there."""
+
+    id: int
+    kind: EventKind
+    at: datetime
+    actor: str
+    epoch: int
+    data: dict[str, Any]
+
+
+def enqueue(
+    agent: str,
+    request: Any = None,
+    *,
+    idempotency_key: str | None = None,
+    requested_by: str = "",
+    correlation_id: str = "",
+    available_at: datetime | None = None,
+    delay_seconds: float = 0.0,
+) -> Accepted:
+    """Accept a run for execution by a worker.
+
+    The row commits with the caller's transaction, and its wake-up is sent after that; a wake-up that
+    is lost is repeated by the reaper. A run that is to begin later is woken by the reaper.
+
+    Raises:
+        UnknownAgent: no agent of this name is registered.
+        PayloadError: the request can't be kept as JSON, or a name or key not as text.
+        IdempotencyConflict: the key belongs to a run with another request.
+    """
+    later = available_at is not None or delay_seconds > 0
+    accepted, created = AgentRun.objects.enqueue(
+        agent,
+        Payload.of(request),
+        agent_version=registry.get(agent).version,
+        idempotency_key=idempotency_key,
+        requested_by=requested_by,
+        correlation_id=correlation_id,
+        available_at=available_at,
+        delay_seconds=delay_seconds,
+        woken=not later,
+    )
+    if created and not later:
+        wake_after_commit(accepted.uuid)
+    return Accepted(accepted.uuid, created)
+
+
+def run(
+    agent: str,
+    request: Any = None,
+    *,
+    requested_by: str = "",
+    correlation_id: str = "",
+) -> Completed | Waiting:
+    """Execute a run here and now, under a lease like a queued one (ADR-141).
+
+    If this process dies, the reaper settles the run; it is not executed again.
+
+    Raises:
+        RunFailed: it failed, all its writes being certain; the error is the cause.
+        RunUncertain: it stopped inside a non-idempotent write.
+        RunCancelled: somebody cancelled it.
+        RunLost: this process lost the lease; what becomes of the run is decided elsewhere.
+        InsideTransaction: called inside `atomic()`, where a fence would be invisible.
+        UnknownAgent, PayloadError: as `enqueue`.
+    """
+    _refuse_here()
+    known = registry.get(agent)
+    payload = Payload.of(request)
+    with transaction.atomic(using=conf.DATABASE, durable=True):
+        accepted, _created = AgentRun.objects.enqueue(
+            agent,
+            payload,
+            mode=RunMode.SYNCHRONOUS,
+            agent_version=known.version,
+            requested_by=requested_by,
+            correlation_id=correlation_id,
+        )
+        taken = AgentRun.objects.claim(accepted.uuid, owner_name("sync"))
+    assert taken is not None, "nobody else can see the row before it is committed"
+    end = execute_claimed(*taken)
+    return _outcome(accepted.uuid, end.error)
+
+
+def _refuse_here() -> None:
+    if connections[conf.DATABASE].in_atomic_block:
+        raise InsideTransaction("run() was called inside atomic(): call it outside, or enqueue()")
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise AgentRunError("run() was called on an event loop: use arun()")
+
+
+def _outcome(uuid: UUID, error: BaseException | None) -> Completed | Waiting:
+    state = status(uuid)
+    if state.status is RunStatus.COMPLETED:
+        return Completed(uuid, state.output)
+    if state.status in WAITING:
+        return Waiting(uuid, state.status)
+    if state.status is RunStatus.CANCELLED:
+        raise RunCancelled(uuid) from error
+    if state.status is RunStatus.FAILED:
+        failed = RunUncertain if state.uncertain else RunFailed
+        raise failed(uuid, state.reason, state.error) from error
+    raise RunLost(
+        f"run {uuid} is {state.status}; this process does not hold it any more"
+    ) from error
+
+
+def _find(uuid: UUID | str) -> AgentRun:
+    try:
+        found = AgentRun.objects.without_payloads().filter(uuid=UUID(str(uuid))).first()
+    except ValueError:
+        raise RunNotFound(f"{uuid!r} is not a uuid") from None
+    if found is None:
+        raise RunNotFound(f"there is no run {uuid}")
+    return found
+
+
+def cancel(uuid: UUID | str, *, by: str = "") -> RunStatus:
+    """Cancel a run: at once where no write is in flight, else after that write is recorded.
+
+    Returns the status that the run then has. Raises `RunNotFound`, or `TransitionRefused` for a run
+    that has completed or failed.
+    """
+    return _find(uuid).cancel(by=by)
+
+
+def submit_input(uuid: UUID | str, step: str, answer: Any, *, by: str = "") -> None:
+    """Answer the question of the step that a run waits for, and have the run go on.
+
+    Raises `RunNotFound`, `PayloadError`, or `TransitionRefused` where it does not wait for this step.
+    """
+    waiting = _find(uuid)
+    waiting.answer(step, Payload.of(answer), by=by)
+    wake_after_commit(waiting.uuid)
+
+
+def status(uuid: UUID | str) -> RunState:
+    """How a run stands.
+
+    Raises:
+        RunNotFound: there is none with this uuid.
+        PayloadUnreadable: its stored output is damaged.
+    """
+    found = _find(uuid)
+    return RunState(
+        uuid=found.uuid,
+        agent=found.agent,
+        status=RunStatus(found.status),
+        reason=found.termination_reason,
+        error=found.error_message,
+        output=None if found.output is None else found.output.value,
+        pending_effect=found.pending_effect,
+        resolution=found.resolution,
+        requeue_count=found.requeue_count,
+        created_at=found.created_at,
+        started_at=found.started_at,
+        finished_at=found.finished_at,
+    )
+
+
+def events(uuid: UUID | str, *, after: int = 0) -> list[RunEvent]:
+    """The run's history in order, from behind the event with the id `after`: for polling."""
+    rows = Event.objects.filter(run_id=_find(uuid).pk, pk__gt=after).order_by("pk")
+    return [
+        RunEvent(
+            id=row.pk,
+            kind=EventKind(row.kind),
+            at=row.at,
+            actor=row.actor,
+            epoch=row.epoch,
+            data=row.data.value if row.data else {},
+        )
+        for row in rows
+    ]
+
+
+aenqueue = sync_to_async(enqueue, thread_sensitive=True)
+arun = sync_to_async(run, thread_sensitive=True)
+acancel = sync_to_async(cancel, thread_sensitive=True)
+asubmit_input = sync_to_async(submit_input, thread_sensitive=True)
+astatus = sync_to_async(status, thread_sensitive=True)
+aevents = sync_to_async(events, thread_sensitive=True)

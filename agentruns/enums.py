@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from django.db.models import TextChoices
+from django.utils.translation import gettext_lazy as _
+
+
+class RunStatus(TextChoices):
+    QUEUED = "queued", _("queued")
+    RUNNING = "running", _("running")
+    WAITING_FOR_APPROVAL = "waiting_for_approval", _("waiting for approval")
+    WAITING_FOR_INPUT = "waiting_for_input", _("waiting for input")
+    COMPLETED = "completed", _("completed")
+    FAILED = "failed", _("failed")
+    CANCELLED = "cancelled", _("cancelled")
+
+
+WAITING = frozenset({RunStatus.WAITING_FOR_APPROVAL, RunStatus.WAITING_FOR_INPUT})
+TERMINAL = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
+
+ALLOWED_MOVES: dict[RunStatus, frozenset[RunStatus]] = {
+    RunStatus.QUEUED: frozenset({RunStatus.RUNNING, RunStatus.CANCELLED, RunStatus.FAILED}),
+    RunStatus.RUNNING: frozenset({RunStatus.QUEUED, *WAITING, *TERMINAL}),
+    RunStatus.WAITING_FOR_APPROVAL: frozenset(
+        {RunStatus.QUEUED, RunStatus.CANCELLED, RunStatus.FAILED}
+    ),
+    RunStatus.WAITING_FOR_INPUT: frozenset(
+        {RunStatus.QUEUED, RunStatus.CANCELLED, RunStatus.FAILED}
+    ),
+    RunStatus.COMPLETED: frozenset(),
+    RunStatus.FAILED: frozenset({RunStatus.QUEUED}),
+    RunStatus.CANCELLED: frozenset(),
+}
+
+
+class RunMode(TextChoices):
+    QUEUED = "queued", _("queued")
+    SYNCHRONOUS = "synchronous", _("synchronous")
+
+
+class TerminationReason(TextChoices):
+    COMPLETED = "completed", _("completed")
+    MAX_ITERATIONS = "max_iterations", _("too many rounds")
+    BUDGET_EXHAUSTED = "budget_exhausted", _("budget exhausted")
+    POLICY_DENIED = "policy_denied", _("denied by policy")
+    APPROVAL_DENIED = "approval_denied", _("approval denied")
+    PROVIDER_FAILED = "provider_failed", _("provider failed")
+    CANCELLED = "cancelled", _("cancelled")
+    RETRIES_EXHAUSTED = "retries_exhausted", _("retries exhausted")
+    NOT_RETRYABLE = "not_retryable", _("not retryable")
+    INTERRUPTED_WRITE = "interrupted_write", _("interrupted write")
+
+
+class ToolEffect(TextChoices):
+    READ_ONLY = "read_only", _("read only")
+    IDEMPOTENT_WRITE = "idempotent_write", _("idempotent write")
+    NON_IDEMPOTENT_WRITE = "non_idempotent_write", _("non-idempotent write")
+    TRANSACTIONAL_WRITE = "transactional_write", _("transactional write")
+
+
+FENCED_EFFECTS = frozenset({ToolEffect.IDEMPOTENT_WRITE, ToolEffect.NON_IDEMPOTENT_WRITE})
+
+
+class StepKind(TextChoices):
+    MODEL = "model", _("model request")
+    TOOL = "tool", _("tool call")
+    CALL = "call", _("call")
+    APPROVAL = "approval", _("approval")
+    INPUT = "input", _("input")
+
+
+class StepState(TextChoices):
+    STARTED = "started", _("started")
+    RECORDED = "recorded", _("recorded")
+    NOT_APPLIED = "not_applied", _("not applied")
+    UNCERTAIN = "uncertain", _("uncertain")
+
+
+class StepOutcome(TextChoices):
+    """How a recorded step's body ended: what a replay gives back."""
+
+    RETURNED = "returned", _("returned a value")
+    EFFECT_NOT_APPLIED = "effect_not_applied", _("said that nothing happened")
+    LANDED_WITHOUT_RESULT = "landed_without_result", _("landed, its result could not be kept")
+
+
+class Resolution(TextChoices):
+    HAPPENED = "happened", _("it happened")
+    DID_NOT_HAPPEN = "did_not_happen", _("it did not happen")
+    LEFT = "left", _("left as it is")
+
+
+class FailureClass(TextChoices):
+    TRANSIENT = "transient", _("transient")
+    RATE_LIMITED = "rate_limited", _("rate limited")
+    AUTHENTICATION = "authentication", _("authentication")
+    CONFIGURATION = "configuration", _("configuration")
+    CLIENT_ERROR = "client_error", _("client error")
+    UNKNOWN = "unknown", _("unknown")
+
+
+RETRYABLE_FAILURES = frozenset({FailureClass.TRANSIENT, FailureClass.RATE_LIMITED})
+
+
+class EventKind(TextChoices):
+    QUEUED = "queued", _("queued")
+    CLAIMED = "claimed", _("claimed")
+    LEASE_LOST = "lease_lost", _("lease lost")
+    GIVEN_BACK = "given_back", _("given back")
+    REQUEUED = "requeued", _("requeued")
+    DEAD_LETTERED = "dead_lettered", _("dead-lettered")
+    COMPLETED = "completed", _("completed")
+    CANCEL_ASKED = "cancel_asked", _("cancel asked")
+    CANCELLED = "cancelled", _("cancelled")
+    APPROVAL_ASKED = "approval_asked", _("approval asked")
+    INPUT_ASKED = "input_asked", _("input asked")
+    GRANTED = "granted", _("approval granted")
+    DENIED = "denied", _("approval denied")
+    ANSWERED = "answered", _("input given")
+    VERIFIED = "verified", _("verified")
+    RESOLVED = "resolved", _("resolved")
+    RETRIED = "retried", _("retried by a person")
+    LATE_EVIDENCE = "late_evidence", _("late evidence")

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import InterfaceError, OperationalError
+from django.utils.module_loading import import_string
+
+from .conf import conf
+from .enums import FailureClass, TerminationReason
+from .exceptions import (
+    JournalMismatch,
+    LandedWithoutResult,
+    PayloadError,
+    PayloadUnreadable,
+    UnknownAgent,
+    WriteFailed,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a failure means for the verdict.
+
+    `reason` is the termination reason if the run is not retried (else `not_retryable`);
+    `retry_after_seconds` is the least delay that the other side asked for.
+    """
+
+    failure_class: FailureClass
+    reason: TerminationReason | None = None
+    retry_after_seconds: float | None = None
+
+
+Classifier = Callable[[BaseException], Failure | FailureClass | None]
+
+_registered: list[Classifier] = []
+
+# In order: the first row that matches holds.
+BUILT_IN: tuple[tuple[tuple[type[BaseException], ...], FailureClass], ...] = (
+    ((OperationalError, InterfaceError), FailureClass.TRANSIENT),
+    ((ConnectionError, TimeoutError, asyncio.CancelledError), FailureClass.TRANSIENT),
+    # A queue's timeout is a SystemExit from a signal handler; the budget bounds it.
+    ((SystemExit, KeyboardInterrupt, MemoryError), FailureClass.TRANSIENT),
+    ((JournalMismatch, UnknownAgent, PayloadUnreadable), FailureClass.CONFIGURATION),
+    ((ImproperlyConfigured, ImportError), FailureClass.CONFIGURATION),
+    ((LandedWithoutResult, PayloadError), FailureClass.CLIENT_ERROR),
+)
+
+
+def register_classifier(classifier: Classifier) -> None:
+    """Add a classifier; it is asked before the built-in rules. For apps, in `AppConfig.ready()`."""
+    if classifier not in _registered:
+        _registered.append(classifier)
+
+
+def classify(error: BaseException) -> Failure:
+    """Tell what a failure means: the settings' classifiers, then registered ones, then built-in rules.
+
+    A failed write is judged by what its body raised.
+    """
+    if isinstance(error, WriteFailed) and error.__cause__ is not None:
+        return classify(error.__cause__)
+    configured: list[Classifier] = [import_string(path) for path in conf.FAILURE_CLASSIFIERS]
+    for classifier in (*configured, *_registered):
+        answer = classifier(error)
+        if answer is not None:
+            return answer if isinstance(answer, Failure) else Failure(answer)
+    return Failure(_built_in(error))
+
+
+def _built_in(error: BaseException) -> FailureClass:
+    for types, failure_class in BUILT_IN:
+        if isinstance(error, types):
+            return failure_class
+    return FailureClass.UNKNOWN
+
+
+def class_of_http_status(status: int) -> FailureClass:
+    """What an HTTP status of another service means (RFC 9110, RFC 6585)."""
+    if status == 429:
+        return FailureClass.RATE_LIMITED
+    if status in (401, 403):
+        return FailureClass.AUTHENTICATION
+    if status in (408, 409, 425) or status >= 500:
+        return FailureClass.TRANSIENT
+    return FailureClass.CLIENT_ERROR

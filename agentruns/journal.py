@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from .enums import StepKind, ToolEffect
+from .exceptions import JournalMismatch
+from .fields import Payload, label
+from .models import Step, StepCall
+
+if TYPE_CHECKING:
+    from .models import AgentRun
+
+
+class Journal:
+    """A run's steps, as the segment that replays them sees them. Results are read one by one."""
+
+    def __init__(self, run: AgentRun) -> None:
+        self._run = run
+        self._recorded: dict[str, Step] = {}
+        self._unconsumed: dict[str, Step] = {}
+        self._attempts: Counter[str] = Counter()
+        self._calls: Counter[str] = Counter()
+        self._position = 0
+
+    def load(self) -> None:
+        """Read the recorded steps, without their payloads. On the SQL thread."""
+        for step in self._run.steps.without_payloads().order_by("pk"):
+            self._attempts[step.key] += 1
+            if step.recorded_key is not None:
+                self._recorded[step.key] = step
+        self._unconsumed = dict(self._recorded)
+
+    def call(
+        self,
+        name: str,
+        *,
+        effect: ToolEffect,
+        kind: StepKind,
+        key: str | None,
+        arguments: object,
+        digest: str | None,
+    ) -> StepCall:
+        """Name a call: by its key, or by its name and how often that was called before."""
+        self._calls[name] += 1
+        count = self._calls[name]
+        key = key or (name if count == 1 else f"{name}#{count}")
+        stored = None if arguments is None else Payload.of(arguments)
+        self._position += 1
+        return StepCall(
+            key=label(key, "a step's key", 255),
+            name=label(name, "a step's name"),
+            kind=StepKind(kind),
+            effect=ToolEffect(effect),
+            arguments=stored,
+            digest=digest if digest is not None else stored.digest if stored else "",
+            position=self._position,
+            attempt=self._attempts[key] + 1,
+        )
+
+    def replay(self, call: StepCall) -> Step | None:
+        """The recorded step of this call, or None where it is to be executed.
+
+        Raises:
+            JournalMismatch: another name, kind or other arguments are recorded under its key.
+        """
+        step = self._recorded.get(call.key)
+        if step is None:
+            return None
+        for what in ("name", "kind", "digest"):
+            recorded, asked = str(getattr(step, what)), str(getattr(call, what))
+            if recorded != asked:
+                raise JournalMismatch(
+                    f"step {call.key!r}: the journal has {what} {recorded!r}, the code asks for "
+                    f"{asked!r}; the code has changed since the run began, or it is not deterministic"
+                )
+        self._unconsumed.pop(call.key, None)
+        return step
+
+    def is_known(self, call: StepCall) -> bool:
+        """Whether an earlier attempt at this call was started."""
+        return self._attempts[call.key] > 0
+
+    @property
+    def unconsumed(self) -> int:
+        """How many recorded steps the code has not asked for yet."""
+        return len(self._unconsumed)
+
+    def refuse_unconsumed(self, instead: str) -> None:
+        """Refuse to go on while recorded steps stand that the code did not ask for.
+
+        Raises:
+            JournalMismatch: names the first of them, and what the code did instead.
+        """
+        if self._unconsumed:
+            first = next(iter(self._unconsumed.values()))
+            raise JournalMismatch(
+                f"step {first.key!r} is recorded, but the code {instead} without asking for it; the "
+                "code has changed since the run began, or it is not deterministic"
+            )

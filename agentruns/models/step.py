@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from ..enums import StepKind, StepOutcome, StepState, ToolEffect
+from ..fields import Payload, PayloadField
+from .querysets import StepManager
+
+if TYPE_CHECKING:
+    from ..guard import Claim
+    from .run import AgentRun
+
+
+@dataclass(frozen=True, slots=True)
+class StepCall:
+    """What the code asks for: which step (`key`), what it does to the world, with which arguments.
+
+    `position` is the ordinal of the call in the segment, `attempt` follows the journal's last one,
+    `digest` is the arguments' (or, for a model request, the request's).
+    """
+
+    key: str
+    name: str
+    kind: StepKind
+    effect: ToolEffect
+    arguments: Payload | None
+    digest: str
+    position: int
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a step's body ended, as it is recorded and as a replay gives it back."""
+
+    outcome: StepOutcome
+    result: Payload | None = None
+    error: str = ""
+
+
+class Step(models.Model):
+    """One attempt at one journaled unit of work."""
+
+    run = models.ForeignKey(
+        "agentruns.AgentRun", models.CASCADE, related_name="steps", db_index=False
+    )
+    key = models.CharField(max_length=255)
+    attempt = models.PositiveIntegerField()
+    # The key of the attempt that is recorded, else NULL: unique for a run on every database.
+    recorded_key = models.CharField(max_length=255, null=True, editable=False)  # noqa: DJ001
+    position = models.PositiveIntegerField(default=0)
+    kind = models.CharField(max_length=16, choices=StepKind.choices)
+    name = models.CharField(max_length=200)
+    effect = models.CharField(max_length=32, choices=ToolEffect.choices)
+    state = models.CharField(max_length=16, choices=StepState.choices)
+    outcome = models.CharField(max_length=32, choices=StepOutcome.choices, blank=True)
+    arguments = PayloadField()
+    digest = models.CharField(max_length=64, blank=True)
+    result = PayloadField()
+    error = models.TextField(blank=True)
+    idempotency_key = models.CharField(max_length=36)
+    epoch = models.PositiveIntegerField()
+    owner = models.CharField(max_length=255, blank=True)
+    started_at = models.DateTimeField(db_default=Now())
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    # What a worker that had lost the run still learnt about the write that it had started.
+    late_outcome = models.CharField(max_length=32, blank=True)
+    late_result = PayloadField()
+    late_error = models.TextField(blank=True)
+    late_at = models.DateTimeField(null=True, blank=True)
+
+    objects = StepManager()
+
+    class Meta:
+        verbose_name = _("step")
+        verbose_name_plural = _("steps")
+        base_manager_name = "objects"
+        constraints = (
+            models.UniqueConstraint(
+                fields=["run", "key", "attempt"], name="agentruns_step_attempt"
+            ),
+            models.UniqueConstraint(
+                fields=["run", "recorded_key"], name="agentruns_step_recorded_once"
+            ),
+            models.CheckConstraint(
+                name="agentruns_step_recorded_has_key",
+                condition=Q(state=StepState.RECORDED, recorded_key=models.F("key"))
+                | Q(~Q(state=StepState.RECORDED), recorded_key__isnull=True),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.key}, attempt {self.attempt}): {self.state}"
+
+    @property
+    def landed_late(self) -> bool:
+        return self.late_outcome in LANDED
+
+    @property
+    def ending(self) -> Ending:
+        """How the recorded body ended."""
+        return Ending(StepOutcome(self.outcome), self.result, self.error)
+
+    @classmethod
+    def of(cls, run: AgentRun, claim: Claim, call: StepCall, attempt: int, **columns: Any) -> Step:
+        """An unsaved attempt at this call, in this epoch."""
+        return cls(
+            run_id=run.pk,
+            key=call.key,
+            attempt=attempt,
+            position=call.position,
+            kind=call.kind,
+            name=call.name,
+            effect=call.effect,
+            arguments=call.arguments,
+            digest=call.digest,
+            idempotency_key=idempotency_key(run.uuid, call.key),
+            epoch=claim.epoch,
+            owner=claim.owner,
+            **columns,
+        )
+
+
+LANDED = frozenset({StepOutcome.RETURNED, StepOutcome.LANDED_WITHOUT_RESULT})
+
+
+def idempotency_key(run_uuid: uuid.UUID, key: str) -> str:
+    """The key that a body hands to its destination: the same for every attempt of a step."""
+    return str(uuid.uuid5(run_uuid, key))
+
+
+def recorded_columns(key: str, ending: Ending) -> dict[str, Any]:
+    """The columns of an attempt that is recorded with this ending."""
+    return {
+        "state": StepState.RECORDED,
+        "recorded_key": key,
+        "outcome": ending.outcome,
+        "result": ending.result,
+        "error": ending.error,
+        "ended_at": Now(),
+    }

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from django.db import DatabaseError, InterfaceError
+
+from . import registry
+from .calls import CountingExecutor
+from .conf import conf
+from .dispatch import wake_after_commit
+from .enums import FailureClass, RunMode
+from .exceptions import GivenBack, LeaseLost, Parked
+from .failures import Failure, classify
+from .fields import Payload, storable
+from .interrupts import termination_asks
+from .segment import Segment
+from .sqlthread import on_new_connections
+from .verdict import Action, Verdict
+
+if TYPE_CHECKING:
+    from .guard import Claim
+    from .models import AgentRun
+
+logger = logging.getLogger(__name__)
+
+# How many synchronous bodies of one segment run at a time.
+BODY_THREADS = 8
+
+
+@dataclass(frozen=True)
+class SegmentEnd:
+    """What ended a segment: nothing (it completed), or an error."""
+
+    error: BaseException | None = None
+
+
+class StillRunning(BaseException):
+    """Something of the segment could not be ended: its run is left to the reaper."""
+
+
+def owner_name(kind: str) -> str:
+    """The name of a segment's owner: `kind:host:pid:random` (ADR-141)."""
+    return f"{kind}:{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+def execute_claimed(run: AgentRun, claim: Claim) -> SegmentEnd:
+    """Execute one segment of a claimed run to its end: settled, parked, taken back or lost.
+
+    Errors of the agent's function end up in the run's row, not here. What must end the process
+    (SystemExit, KeyboardInterrupt) is raised again when the row is in order; if something of the
+    segment can't be ended, the run is left to the reaper and SystemExit is raised.
+    """
+    segment = Segment(run, claim)
+    try:
+        with termination_asks(partial(stop, segment)) if is_background(run) else nullcontext():
+            return _execute(segment)
+    finally:
+        segment.close()
+
+
+def is_background(run: AgentRun) -> bool:
+    return run.mode == RunMode.QUEUED
+
+
+def stop(segment: Segment) -> None:
+    """What SIGTERM asks of a segment; on the main thread, between any two instructions."""
+    if segment.ask_to_stop():
+        if segment.cancel_loop is not None:
+            segment.cancel_loop()
+        else:
+            raise GivenBack("the process is to stop")
+
+
+def _execute(segment: Segment) -> SegmentEnd:
+    try:
+        segment.open()
+        output = _call(registry.get(segment.run.agent).execute, segment)
+        segment.refuse_unfinished()
+        _complete(segment, output)
+        return SegmentEnd()
+    except StillRunning as error:
+        segment.heartbeat.stop()
+        logger.error("run %s is left to the reaper: %s", segment.run.uuid, error)
+        raise SystemExit(1) from error
+    except BaseException as raised:
+        error = segment.interrupt or raised
+        _settle(segment, error)
+        if isinstance(raised, (SystemExit, KeyboardInterrupt)):
+            raise
+        return SegmentEnd(error)
+
+
+def _call(execute: Callable[[Segment], Any], segment: Segment) -> Any:
+    if inspect.iscoroutinefunction(execute):
+        return _call_on_loop(execute, segment)
+    return execute(segment)
+
+
+def _call_on_loop(execute: Callable[[Segment], Any], segment: Segment) -> Any:
+    """Run an async function on a loop of its own, on this thread, so that an interrupt reaches it."""
+    threads = CountingExecutor(BODY_THREADS, "agentruns-body")
+    runner = asyncio.Runner()
+    loop = runner.get_loop()
+    loop.set_default_executor(threads)
+    main = loop.create_task(execute(segment))
+    segment.cancel_loop = partial(loop.call_soon_threadsafe, main.cancel)
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        segment.cancel_loop = None
+        _end_everything(loop, threads)
+        runner.close()
+
+
+def _end_everything(loop: asyncio.AbstractEventLoop, threads: CountingExecutor) -> None:
+    """End every task of the loop and wait for its threads, for a bounded time.
+
+    Raises:
+        StillRunning: a task swallows its cancellation, or a thread is still in a body.
+    """
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks, timeout=conf.END_GRACE_SECONDS))
+    for task in tasks:
+        if not task.done():
+            raise StillRunning(f"{task.get_name()} does not end")
+        if not task.cancelled():
+            task.exception()
+    if threads.busy:
+        loop.run_until_complete(threads.quiet(conf.END_GRACE_SECONDS))
+    if threads.busy:
+        raise StillRunning("a thread is still in a body")
+
+
+def _complete(segment: Segment, output: Any) -> None:
+    payload = Payload.of(output)
+    usage = None if segment.usage is None else Payload.of(segment.usage)
+    _on_sql_thread(segment, lambda: segment.run.complete(segment.claim, payload, usage))
+
+
+def _settle(segment: Segment, error: BaseException) -> None:
+    """Bring the row in order after a segment that did not complete. Never raises."""
+    if isinstance(error, Parked):
+        return
+    try:
+        if isinstance(error, LeaseLost):
+            raise error
+        verdict = _on_sql_thread(segment, partial(_take_back, segment, error))
+    except LeaseLost as lost:
+        logger.warning("run %s was lost: %s", segment.run.uuid, lost)
+        _keep_evidence(segment)
+    except (DatabaseError, InterfaceError):
+        logger.exception("run %s is left to the reaper", segment.run.uuid)
+    else:
+        logger.info("run %s: %s", segment.run.uuid, verdict)
+        if isinstance(error, GivenBack) and verdict.action is Action.REQUEUE:
+            wake_after_commit(segment.run.uuid)
+
+
+def _take_back(segment: Segment, error: BaseException) -> Verdict:
+    if isinstance(error, GivenBack):
+        return segment.run.give_back(segment.claim)
+    attempt, ending, _said = segment.unrecorded or (None, None, "")
+    verdict = segment.run.recover(segment.claim, _failure(error), error, attempt)
+    if attempt is not None and ending is not None:
+        segment.run.add_late_evidence(segment.claim, attempt, ending, "")
+    return verdict
+
+
+def _failure(error: BaseException) -> Failure:
+    try:
+        return classify(error)
+    except Exception:
+        logger.exception("a failure classifier failed")
+        return Failure(FailureClass.UNKNOWN)
+
+
+def _keep_evidence(segment: Segment) -> None:
+    """Write down how a write ended that was started before the run was lost."""
+    if segment.unrecorded is None:
+        return
+    step, ending, said = segment.unrecorded
+    try:
+        _on_sql_thread(
+            segment,
+            lambda: segment.run.add_late_evidence(segment.claim, step, ending, storable(said)),
+        )
+    except (DatabaseError, InterfaceError):
+        logger.exception("late evidence about step %s was lost", step.key)
+
+
+def _on_sql_thread(segment: Segment, function: Callable[[], Any]) -> Any:
+    def call() -> Any:
+        return on_new_connections(lambda again: function(), conf.RECORD_RETRY_SECONDS)
+
+    return segment.sql.submit(call).result()

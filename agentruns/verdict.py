@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+
+from .enums import RETRYABLE_FAILURES, TerminationReason, ToolEffect
+from .failures import Failure
+
+
+class Action(Enum):
+    DEAD_LETTER = "dead_letter"
+    CANCEL = "cancel"
+    REQUEUE = "requeue"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a run that stopped; `reason` is set unless it is requeued."""
+
+    action: Action
+    reason: TerminationReason | None = None
+
+
+def may_retry_after_fence(pending_effect: str) -> bool:
+    """Whether a run that stopped with this fence may be executed again (ADR-112).
+
+    Only a standing non-idempotent write forbids it: an empty fence, any other effect and an
+    unrecognised value allow it.
+    """
+    return pending_effect != ToolEffect.NON_IDEMPOTENT_WRITE
+
+
+def decide(
+    *,
+    fence: str,
+    cancel_requested: bool,
+    executable_again: bool,
+    failure: Failure | None,
+    requeue_count: int,
+    max_requeues: int,
+) -> Verdict:
+    """The one verdict on a run that stopped, for the reaper and for the in-process recovery.
+
+    `fence` is the stamped effect, never the code's present one. `executable_again` is false for a
+    run without a stored request and for a synchronous one. `failure` is None for a reaped run.
+    The rows are those of the design's verdict table, in its order.
+    """
+    if not may_retry_after_fence(fence):
+        return Verdict(Action.DEAD_LETTER, TerminationReason.INTERRUPTED_WRITE)
+    if cancel_requested:
+        return Verdict(Action.CANCEL, TerminationReason.CANCELLED)
+    reason = failure.reason if failure and failure.reason else TerminationReason.NOT_RETRYABLE
+    if not executable_again:
+        return Verdict(Action.DEAD_LETTER, reason)
+    if failure is not None and failure.failure_class not in RETRYABLE_FAILURES:
+        return Verdict(Action.DEAD_LETTER, reason)
+    if requeue_count >= max_requeues:
+        return Verdict(Action.DEAD_LETTER, TerminationReason.RETRIES_EXHAUSTED)
+    return Verdict(Action.REQUEUE)
+
+
+def retry_delay(
+    requeue_count: int,
+    *,
+    base_seconds: float,
+    max_seconds: float,
+    retry_after_seconds: float | None = None,
+    uniform: Callable[[float, float], float] = random.uniform,
+) -> timedelta:
+    """The delay before a run is executed again: exponential, with jitter over its upper half.
+
+    It is never shorter than what the other side asked for (`Retry-After`).
+    """
+    full = min(max_seconds, base_seconds * 2 ** min(requeue_count, 32))
+    seconds = uniform(full / 2, full)
+    return timedelta(seconds=max(seconds, retry_after_seconds or 0.0))
