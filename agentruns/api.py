@@ -181,7 +181,8 @@ def run(
             correlation_id=correlation_id,
         )
         taken = AgentRun.objects.claim(accepted.uuid, owner_name("sync"))
-    assert taken is not None, "nobody else can see the row before it is committed"
+    if taken is None:
+        raise RunLost(f"run {accepted.uuid} could not be claimed")
     end = execute_claimed(*taken)
     return _outcome(accepted.uuid, end.error)
 
@@ -214,9 +215,10 @@ def _outcome(uuid: UUID, error: BaseException | None) -> Completed | Waiting:
 
 def _find(uuid: UUID | str) -> AgentRun:
     try:
-        found = AgentRun.objects.without_payloads().filter(uuid=UUID(str(uuid))).first()
+        wanted = AgentRun.objects.without_payloads().filter(uuid=UUID(str(uuid)))
     except ValueError:
         raise RunNotFound(f"{uuid!r} is not a uuid") from None
+    found: AgentRun | None = wanted.first()
     if found is None:
         raise RunNotFound(f"there is no run {uuid}")
     return found

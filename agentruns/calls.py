@@ -136,6 +136,6 @@ class CountingExecutor(ThreadPoolExecutor):
 
     async def quiet(self, seconds: float) -> None:
         """Wait until no thread is at work, for this long at most."""
-        deadline = clock() + seconds
-        while self.busy and clock() < deadline:
-            await asyncio.sleep(0.02)
+        at_work = [asyncio.wrap_future(future) for future in tuple(self._futures)]
+        if at_work:
+            await asyncio.wait(at_work, timeout=seconds)

@@ -97,7 +97,7 @@ def reaped(run: AgentRun, verdict: Verdict) -> Reaped:
 
 def _wake(limit: int | None, batch_size: int, dry_run: bool) -> int:
     if dry_run:
-        waiting = AgentRun.objects.unwoken().count()
+        waiting: int = AgentRun.objects.unwoken().count()
         return waiting if limit is None else min(waiting, limit)
     woken = 0
     while limit is None or woken < limit:

@@ -93,11 +93,11 @@ def _execute(segment: Segment) -> SegmentEnd:
         logger.error("run %s is left to the reaper: %s", segment.run.uuid, error)
         raise SystemExit(1) from error
     except BaseException as raised:
-        error = segment.interrupt or raised
-        _settle(segment, error)
+        ended_by = segment.interrupt or raised
+        _settle(segment, ended_by)
         if isinstance(raised, (SystemExit, KeyboardInterrupt)):
             raise
-        return SegmentEnd(error)
+        return SegmentEnd(ended_by)
 
 
 def _call(execute: Callable[[Segment], Any], segment: Segment) -> Any:

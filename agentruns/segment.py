@@ -470,7 +470,8 @@ class Segment:
 
 
 def read_result(step: Step) -> Payload | None:
-    return Step.objects.values_list("result", flat=True).get(pk=step.pk)
+    result: Payload | None = Step.objects.values_list("result", flat=True).get(pk=step.pk)
+    return result
 
 
 def ending_said(said: EffectNotApplied | EffectLanded) -> Ending:

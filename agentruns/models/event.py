@@ -19,7 +19,7 @@ class Event(models.Model):
     epoch = models.PositiveIntegerField(default=0)
     data = PayloadField()
 
-    objects: Manager[Event] = Manager()
+    objects = Manager()
 
     class Meta:
         verbose_name = _("event")

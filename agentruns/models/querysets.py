@@ -7,7 +7,7 @@ from django.db.models import BooleanField, ExpressionWrapper, F, Q
 from django.db.models.functions import Now
 
 from ..conf import conf
-from ..enums import TERMINAL, WAITING, EventKind, RunMode, RunStatus, StepState, ToolEffect
+from ..enums import TERMINAL, WAITING, EventKind, RunMode, RunStatus
 from ..exceptions import GuardedColumns, IdempotencyConflict, RunNotFound
 from ..fields import Payload, label
 from ..guard import Claim, from_now, lock
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=models.Model)
 
 PAYLOADS = ("request", "output", "usage")
-UNRESOLVED_WRITE = Q(
-    effect=ToolEffect.NON_IDEMPOTENT_WRITE, state__in=[StepState.STARTED, StepState.UNCERTAIN]
-)
 
 
 class Manager(models.Manager[M]):
@@ -32,22 +29,6 @@ class Manager(models.Manager[M]):
 
     def get_queryset(self) -> models.QuerySet[M]:
         return super().get_queryset().using(conf.DATABASE)
-
-
-class StepQuerySet(models.QuerySet["Step"]):
-    def recorded(self) -> StepQuerySet:
-        return self.filter(state=StepState.RECORDED)
-
-    def unresolved_writes(self) -> StepQuerySet:
-        """Non-idempotent attempts without a record or a verdict: each is a standing fence."""
-        return self.filter(UNRESOLVED_WRITE)
-
-    def without_payloads(self) -> StepQuerySet:
-        return self.defer("arguments", "result", "late_result")
-
-
-class StepManager(Manager["Step"].from_queryset(StepQuerySet)):  # type: ignore[misc]
-    pass
 
 
 class AgentRunQuerySet(models.QuerySet["AgentRun"]):
@@ -99,7 +80,7 @@ class AgentRunQuerySet(models.QuerySet["AgentRun"]):
     def for_judgement(self) -> AgentRunQuerySet:
         """What a guard and a verdict read: no payload, but whether there is a request."""
         stored = ExpressionWrapper(Q(request__isnull=False), output_field=BooleanField())
-        return self.without_payloads().annotate(has_request=stored)
+        return self.without_payloads().annotate(has_stored_request=stored)  # type: ignore[no-redef]
 
     def update(self, **columns: Any) -> int:
         """Refuse guarded columns; only transitions write them.
@@ -112,10 +93,12 @@ class AgentRunQuerySet(models.QuerySet["AgentRun"]):
 
     update.alters_data = True  # type: ignore[attr-defined]
 
-    def bulk_update(self, objs: Iterable[AgentRun], fields: Iterable[str], **options: Any) -> int:
+    def bulk_update(
+        self, objs: Iterable[AgentRun], fields: Iterable[str], batch_size: int | None = None
+    ) -> int:
         names = tuple(fields)
         self._refuse_guarded(names)
-        return super().bulk_update(objs, names, **options)
+        return super().bulk_update(objs, names, batch_size)
 
     bulk_update.alters_data = True  # type: ignore[attr-defined]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from django.db import connections, models, transaction
 from django.db.models import F, Q
@@ -33,11 +33,8 @@ from ..fields import Payload, PayloadField, label, storable
 from ..guard import Claim, from_now, judge_ownership, new_lease
 from ..verdict import Action, Verdict, decide, may_retry_after_fence, retry_delay
 from .event import Event
-from .querysets import PAYLOADS, UNRESOLVED_WRITE, AgentRunManager
-from .step import Ending, Step, StepCall, recorded_columns
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from .querysets import PAYLOADS, AgentRunManager
+from .step import UNRESOLVED_WRITE, Ending, Step, StepCall, recorded_columns
 
 UNGUARDED_COLUMNS = frozenset({"requested_by", "correlation_id"})
 NOT_OWNED = {"claimed_by": "", "lease_expires_at": None}
@@ -106,7 +103,7 @@ class AgentRun(models.Model):
     objects: ClassVar[AgentRunManager] = AgentRunManager()
 
     # Set by `for_judgement()`.
-    has_request: bool
+    has_stored_request: bool
 
     class Meta:
         verbose_name = _("agent run")
@@ -194,8 +191,8 @@ class AgentRun(models.Model):
         return frozenset({f.name for f in fields} | {f.attname for f in fields}) - {"id"}
 
     @classmethod
-    def from_db(cls, db: str | None, field_names: Iterable[str], values: Iterable[Any]) -> AgentRun:
-        run = super().from_db(db, field_names, values)
+    def from_db(cls, db: str | None, *args: Any, **options: Any) -> AgentRun:
+        run = super().from_db(db, *args, **options)
         run._remember_guarded()
         return run
 
@@ -228,7 +225,8 @@ class AgentRun(models.Model):
         """
         if self._state.adding:
             self.refuse_guarded_values()
-            return super().save(*args, **options)
+            super().save(*args, **options)
+            return
         asked = set(options.pop("update_fields", None) or UNGUARDED_COLUMNS)
         remembered = getattr(self, "_as_loaded", {})
         changed = {k for k, v in remembered.items() if self.__dict__.get(k, v) != v}
@@ -276,7 +274,8 @@ class AgentRun(models.Model):
     # The guard.
 
     def _lock(self) -> AgentRun:
-        return type(self).objects.lock_one(pk=self.pk)
+        row: AgentRun = type(self).objects.lock_one(pk=self.pk)
+        return row
 
     @contextmanager
     def _held(self, claim: Claim, *, durable: bool = False) -> Iterator[AgentRun]:
@@ -555,7 +554,7 @@ class AgentRun(models.Model):
 
     @property
     def is_executable_again(self) -> bool:
-        return self.has_request and self.mode == RunMode.QUEUED
+        return self.has_stored_request and self.mode == RunMode.QUEUED
 
     def verdict(self, failure: Failure | None) -> Verdict:
         """The verdict on this locked row if it stopped now; changes nothing."""
@@ -575,8 +574,8 @@ class AgentRun(models.Model):
         elif verdict.action is Action.REQUEUE:
             self._requeue(failure, actor, details)
         else:
-            assert verdict.reason is not None
-            self._dead_letter(verdict.reason, actor=actor, fence=self.standing_fence(), **details)
+            reason = verdict.reason or TerminationReason.NOT_RETRYABLE
+            self._dead_letter(reason, actor=actor, fence=self.standing_fence(), **details)
         return verdict
 
     def _requeue(self, failure: Failure | None, actor: str, details: dict[str, Any]) -> None:
@@ -686,7 +685,7 @@ class AgentRun(models.Model):
             row._leave_failed(EventKind.RETRIED, by, {"why": storable(reason)})
 
     def _leave_failed(self, kind: EventKind, by: str, data: dict[str, Any], **columns: Any) -> None:
-        if not self.has_request:
+        if not self.has_stored_request:
             raise TransitionRefused(f"run {self.uuid} has no stored request to execute again")
         self._move(
             RunStatus.QUEUED,
@@ -761,7 +760,7 @@ class AgentRun(models.Model):
         result: Payload | None,
         worker_may_act_confirmed: bool,
     ) -> None:
-        data = {"verdict": str(verdict), "why": storable(reason)}
+        data: dict[str, Any] = {"verdict": str(verdict), "why": storable(reason)}
         by = label(by, "by")
         if verdict is Resolution.LEFT:
             self._write(resolution=verdict, resolved_at=Now(), resolved_by=by)

@@ -11,11 +11,16 @@ from django.utils.translation import gettext_lazy as _
 
 from ..enums import StepKind, StepOutcome, StepState, ToolEffect
 from ..fields import Payload, PayloadField
-from .querysets import StepManager
+from .querysets import Manager
 
 if TYPE_CHECKING:
     from ..guard import Claim
     from .run import AgentRun
+
+
+UNRESOLVED_WRITE = Q(
+    effect=ToolEffect.NON_IDEMPOTENT_WRITE, state__in=[StepState.STARTED, StepState.UNCERTAIN]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,22 @@ class Ending:
     outcome: StepOutcome
     result: Payload | None = None
     error: str = ""
+
+
+class StepQuerySet(models.QuerySet["Step"]):
+    def recorded(self) -> StepQuerySet:
+        return self.filter(state=StepState.RECORDED)
+
+    def unresolved_writes(self) -> StepQuerySet:
+        """Non-idempotent attempts without a record or a verdict: each is a standing fence."""
+        return self.filter(UNRESOLVED_WRITE)
+
+    def without_payloads(self) -> StepQuerySet:
+        return self.defer("arguments", "result", "late_result")
+
+
+class StepManager(Manager["Step"].from_queryset(StepQuerySet)):  # type: ignore[misc]
+    pass
 
 
 class Step(models.Model):
