@@ -77,6 +77,11 @@ class Journal:
         self._unconsumed.pop(call.key, None)
         return step
 
+    def remember(self, step: Step) -> None:
+        """Keep a step that this segment recorded, so that its key is replayed if asked for again."""
+        self._attempts[step.key] = step.attempt
+        self._recorded[step.key] = step
+
     def is_known(self, call: StepCall) -> bool:
         """Whether an earlier attempt at this call was started."""
         return self._attempts[call.key] > 0

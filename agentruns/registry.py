@@ -51,14 +51,19 @@ def add(agent: RegisteredAgent) -> None:
     """
     label(agent.name, "the agent's name")
     known = _agents.get(agent.name)
-    if known is not None and _origin(known) != _origin(agent):
+    if known is not None and not _same(known.execute, agent.execute):
         raise ValueError(f"an agent named {agent.name!r} is registered already: {known.execute!r}")
     _agents[agent.name] = agent
 
 
-def _origin(agent: RegisteredAgent) -> tuple[str | None, str | None]:
-    function = agent.execute
-    return getattr(function, "__module__", None), getattr(function, "__qualname__", repr(function))
+def _same(known: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """Whether they are one function, or two loads of one module-level function."""
+    name = getattr(known, "__qualname__", "<locals>")
+    return known is other or (
+        "<locals>" not in name
+        and name == getattr(other, "__qualname__", None)
+        and known.__module__ == other.__module__
+    )
 
 
 def get(name: str) -> RegisteredAgent:

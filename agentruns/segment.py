@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -33,7 +34,7 @@ from .fields import Payload, storable
 from .heartbeat import Heartbeat
 from .journal import Journal
 from .models import AgentRun, Step, StepCall
-from .models.step import Ending, idempotency_key
+from .models.step import Ending, idempotency_key, recorded_columns
 from .sqlthread import WORTH_ANOTHER_CONNECTION, SqlThread, on_new_connections
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class Segment:
         self.heartbeat = Heartbeat(run, claim)
         self._request: Payload | None = None
         self._journal = Journal(run)
+        self._in_flight: set[str] = set()
         self._replaying = 0
         self._writes = 0
         self._stopping = False
@@ -241,6 +243,15 @@ class Segment:
         recorded = self._recorded(call)
         if recorded is not None:
             return await self._replay(recorded, calls)
+        if call.key in self._in_flight:
+            raise AgentRunError(f"step {call.key!r} is being executed: give each call its own key")
+        self._in_flight.add(call.key)
+        try:
+            return await self._execute(call, body, calls)
+        finally:
+            self._in_flight.discard(call.key)
+
+    async def _execute(self, call: StepCall, body: Body, calls: Calls) -> Any:
         await self._fit_to_run(call, calls)
         if call.effect in FENCED_EFFECTS:
             refuse_inside_transaction(call)
@@ -261,7 +272,7 @@ class Segment:
     async def _replay(self, step: Step, calls: Calls) -> Any:
         self._replaying += 1
         try:
-            result = await calls.sql(partial(read_result, step))
+            result = await calls.sql(partial(read_result, self.run, step.key))
         finally:
             self._replaying -= 1
         return self._give_back(Ending(step.ending.outcome, result, step.error), step.name)
@@ -378,9 +389,14 @@ class Segment:
             self._end(UncertainWrite(f"{call.name} ended, but it could not be recorded"), error)
         if step is not None:
             self.unrecorded = None
-        self.heartbeat.note_record(sent_at)
+        self._note_record(call, ending, sent_at)
         if cancel_requested:
             self._end(CancelRequested(f"run {self.run.uuid}: a cancel was requested"))
+
+    def _note_record(self, call: StepCall, ending: Ending, sent_at: float) -> None:
+        recorded = recorded_columns(call.key, replace(ending, result=None))
+        self._journal.remember(Step.of(self.run, self.claim, call, call.attempt, **recorded))
+        self.heartbeat.note_record(sent_at)
 
     def _record_on_thread(self, call: StepCall, ending: Ending, step: Step | None) -> bool:
         def attempt(again: bool) -> bool:
@@ -416,7 +432,7 @@ class Segment:
             self._end(lost)
         finally:
             self._writes -= 1
-        self.heartbeat.note_record(sent_at)
+        self._note_record(call, ending, sent_at)
         if cancel_requested:
             self._end(CancelRequested(f"run {self.run.uuid}: a cancel was requested"))
         return self._give_back(ending, call.name)
@@ -469,8 +485,9 @@ class Segment:
         self._end(Parked(f"run {self.run.uuid} waits for {call.key!r}"))
 
 
-def read_result(step: Step) -> Payload | None:
-    result: Payload | None = Step.objects.values_list("result", flat=True).get(pk=step.pk)
+def read_result(run: AgentRun, key: str) -> Payload | None:
+    recorded = Step.objects.filter(run_id=run.pk, recorded_key=key)
+    result: Payload | None = recorded.values_list("result", flat=True).get()
     return result
 
 

@@ -344,7 +344,7 @@ class AgentRun(models.Model):
             LeaseLost: the run is not this segment's any more, or an earlier attempt of this step
                 reports that it landed, so that the run was dead-lettered.
             CancelRequested: somebody asked to cancel; the write must not start.
-            TransitionRefused: another fence stands.
+            TransitionRefused: another fence stands, or the step is recorded already.
             RuntimeError: inside an outer transaction, where nobody else would see the fence.
         """
         with self._held(claim, durable=True) as row:
@@ -352,6 +352,8 @@ class AgentRun(models.Model):
             if row.cancel_requested_at is not None:
                 raise CancelRequested(f"run {self.uuid}: a cancel was requested")
             known = list(row.steps.without_payloads().filter(Q(key=call.key) | UNRESOLVED_WRITE))
+            if any(step.state == StepState.RECORDED for step in known):
+                raise TransitionRefused(f"step {call.key} of run {self.uuid} is recorded already")
             if row.pending_effect or any(is_unresolved(step) for step in known):
                 raise TransitionRefused(f"run {self.uuid}: a fence stands; one write at a time")
             landed = [step for step in known if step.landed_late]
