@@ -16,7 +16,7 @@ from .exceptions import LeaseLost
 if TYPE_CHECKING:
     from django.db.models import Expression, Model, QuerySet
 
-    from .models import AgentRun
+    from .models.row import RunRow
 
 M = TypeVar("M", bound="Model")
 
@@ -43,7 +43,7 @@ def lock(rows: QuerySet[M], *, skip_locked: bool = False) -> QuerySet[M]:
     )
 
 
-def judge_ownership(run: AgentRun, claim: Claim) -> None:
+def judge_ownership(run: RunRow, claim: Claim) -> None:
     """Judge, under the lock, that this segment still owns the run.
 
     A lease that ran out but that nobody took is still its own: staleness is the reaper's to judge.

@@ -15,7 +15,7 @@ from .querysets import Manager
 
 if TYPE_CHECKING:
     from ..guard import Claim
-    from .run import AgentRun
+    from .row import RunRow
 
 
 UNRESOLVED_WRITE = Q(
@@ -131,7 +131,7 @@ class Step(models.Model):
         return Ending(StepOutcome(self.outcome), self.result, self.error)
 
     @classmethod
-    def of(cls, run: AgentRun, claim: Claim, call: StepCall, attempt: int, **columns: Any) -> Step:
+    def of(cls, run: RunRow, claim: Claim, call: StepCall, attempt: int, **columns: Any) -> Step:
         """An unsaved attempt at this call, in this epoch."""
         return cls(
             run_id=run.pk,

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import hashlib
+from datetime import timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models.functions import Now
+
+from ..conf import conf
+from ..enums import (
+    WAITING,
+    EventKind,
+    Resolution,
+    RunMode,
+    RunStatus,
+    StepOutcome,
+    StepState,
+)
+from ..exceptions import TransitionRefused
+from ..fields import Payload, label, storable
+from ..guard import from_now
+from ..verdict import may_retry_after_fence
+from .row import NO_FAILURE, NO_FENCE, RunRow
+from .step import Ending, Step, recorded_columns
+
+
+class PersonTransitions(RunRow):
+    """What a person (or a destination that was asked) does to a run."""
+
+    class Meta:
+        abstract = True
+
+    def cancel(self, *, by: str) -> RunStatus:
+        """Cancel: at once where no fence stands, else after the write in flight is recorded.
+
+        Cancelling a cancelled run changes nothing. Returns the status that the run then has.
+
+        Raises:
+            TransitionRefused: the run has completed or failed.
+        """
+        with transaction.atomic(using=conf.DATABASE):
+            row = self._lock()
+            if row.status == RunStatus.CANCELLED:
+                return RunStatus.CANCELLED
+            if row.status == RunStatus.RUNNING and row.standing_fence()[0]:
+                if row.cancel_requested_at is None:
+                    row._write(cancel_requested_at=Now())
+                    row.add_event(EventKind.CANCEL_ASKED, actor=by)
+                return RunStatus.RUNNING
+            row._settle_cancelled(by)
+            return RunStatus.CANCELLED
+
+    def retry(self, *, by: str, reason: str = "") -> None:
+        """Execute a dead-lettered run again, from its journal, with a new budget.
+
+        Raises:
+            TransitionRefused: it is not FAILED, has no stored request, or a write of it is uncertain.
+        """
+        with transaction.atomic(using=conf.DATABASE):
+            row = self._lock()
+            fence, _attempt = row.standing_fence()
+            if row.status != RunStatus.FAILED or not may_retry_after_fence(fence):
+                raise TransitionRefused(
+                    f"run {self.uuid} is {row.status} with fence {fence!r}; only a failed run whose "
+                    "writes are all certain can be retried"
+                )
+            row._leave_failed(EventKind.RETRIED, by, {"why": storable(reason)})
+
+    def _leave_failed(self, kind: EventKind, by: str, data: dict[str, Any], **columns: Any) -> None:
+        if not self.has_stored_request:
+            raise TransitionRefused(f"run {self.uuid} has no stored request to execute again")
+        self._move(
+            RunStatus.QUEUED,
+            kind,
+            actor=by,
+            data=data,
+            mode=RunMode.QUEUED,
+            requeue_count=0,
+            available_at=Now(),
+            woken_at=Now(),
+            **NO_FAILURE,
+            **NO_FENCE,
+            **columns,
+        )
+
+    def resolution_digest(self) -> str:
+        """A digest of what a verdict is based on: status, epoch, attempt and late evidence."""
+        _effect, attempt = self.standing_fence()
+        step = Step.objects.without_payloads().filter(pk=attempt).first()
+        facts = [self.status, self.claim_epoch, self.resolution, attempt]
+        facts += [step.state, step.late_outcome, step.late_error] if step else []
+        return hashlib.sha256(repr([str(fact) for fact in facts]).encode()).hexdigest()
+
+    def former_worker_may_act(self) -> bool:
+        """Whether the segment that left the fence may still be inside its write.
+
+        It is known to be gone where it ended itself, or MAX_STEP_SECONDS after its lease ended.
+        """
+        last = self.history().filter(kind=EventKind.DEAD_LETTERED).order_by("-pk").first()
+        if last is None or (last.data is not None and last.data.value.get("worker_ended")):
+            return False
+        gone = timedelta(seconds=conf.MAX_STEP_SECONDS)
+        return self.history().filter(pk=last.pk, at__gt=from_now(-gone)).exists()
+
+    def resolve(
+        self,
+        verdict: Resolution,
+        *,
+        by: str,
+        reason: str,
+        digest: str,
+        result: Payload | None = None,
+        worker_may_act_confirmed: bool = False,
+    ) -> None:
+        """Give a verdict on the interrupted write of a dead-lettered run.
+
+        HAPPENED records `result` as the step and lets the run go on; DID_NOT_HAPPEN lets the write be
+        executed again with the same idempotency key; LEFT closes it as it is. `digest` is the
+        `resolution_digest()` of the state that the verdict is based on.
+
+        Raises:
+            TransitionRefused: the state has moved on, there is no interrupted write, a result is
+                missing, or 'it did not happen' while the former worker may still act.
+        """
+        with transaction.atomic(using=conf.DATABASE):
+            row = self._lock()
+            effect, attempt = row.standing_fence()
+            if row.status != RunStatus.FAILED or may_retry_after_fence(effect):
+                raise TransitionRefused(f"run {self.uuid} has no interrupted write to resolve")
+            if row.resolution_digest() != digest:
+                raise TransitionRefused(
+                    f"run {self.uuid} has changed since it was shown: look at it again"
+                )
+            row._apply_resolution(verdict, attempt, by, reason, result, worker_may_act_confirmed)
+
+    def _apply_resolution(
+        self,
+        verdict: Resolution,
+        attempt: int | None,
+        by: str,
+        reason: str,
+        result: Payload | None,
+        worker_may_act_confirmed: bool,
+    ) -> None:
+        data: dict[str, Any] = {"verdict": str(verdict), "why": storable(reason)}
+        by = label(by, "by")
+        if verdict is Resolution.LEFT:
+            self._write(resolution=verdict, resolved_at=Now(), resolved_by=by)
+            self.add_event(EventKind.RESOLVED, actor=by, **data)
+            return
+        step = Step.objects.get(pk=attempt)
+        if verdict is Resolution.HAPPENED:
+            if result is None:
+                raise TransitionRefused("'it happened' needs the result that the step returned")
+            ending = Ending(StepOutcome.RETURNED, result)
+            columns = recorded_columns(step.key, ending)
+        else:
+            if self.former_worker_may_act() and not worker_may_act_confirmed:
+                raise TransitionRefused(
+                    "the former worker may still be inside the write: wait until it is gone, or "
+                    "confirm that it may still act"
+                )
+            columns = {"state": StepState.NOT_APPLIED, "ended_at": Now()}
+        Step.objects.filter(pk=step.pk).update(**columns)
+        self._leave_failed(
+            EventKind.RESOLVED,
+            by,
+            data | {"step": step.key},
+            resolution="",
+            resolved_at=Now(),
+            resolved_by=by,
+        )
+
+    def answer(
+        self, key: str, answer: Payload, *, by: str, kind: EventKind = EventKind.ANSWERED
+    ) -> None:
+        """Record a person's answer to the step that the run waits for, and queue the run.
+
+        Raises:
+            TransitionRefused: the run does not wait for this step, or it was answered already.
+        """
+        with transaction.atomic(using=conf.DATABASE):
+            row = self._lock()
+            if row.status not in WAITING:
+                raise TransitionRefused(f"run {self.uuid} is {row.status}; it waits for nobody")
+            written = (
+                row.journal()
+                .filter(key=key, state=StepState.STARTED, kind__in=["approval", "input"])
+                .update(**recorded_columns(key, Ending(StepOutcome.RETURNED, answer)))
+            )
+            if not written:
+                raise TransitionRefused(f"run {self.uuid} does not wait for {key!r}")
+            row._move(
+                RunStatus.QUEUED,
+                kind,
+                actor=by,
+                data={"step": key},
+                available_at=Now(),
+                woken_at=Now(),
+            )

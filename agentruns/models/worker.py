@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import connections, transaction
+from django.db.models import F, Q
+from django.db.models.functions import Coalesce, Now
+
+from ..conf import conf
+from ..enums import (
+    EventKind,
+    RunMode,
+    RunStatus,
+    StepState,
+    TerminationReason,
+    ToolEffect,
+)
+from ..exceptions import CancelRequested, LeaseLost, TransitionRefused
+from ..failures import Failure
+from ..fields import Payload, storable
+from ..guard import Claim, new_lease
+from ..verdict import Action, Verdict, may_retry_after_fence
+from .row import NO_FENCE, RunRow
+from .step import UNRESOLVED_WRITE, Ending, Step, StepCall, recorded_columns
+
+
+class WorkerTransitions(RunRow):
+    """What a segment does to the run that it has claimed."""
+
+    class Meta:
+        abstract = True
+
+    def take(self, owner: str) -> Claim | None:
+        """Claim this locked, due row; dead-letter it if its journal holds an unresolved write."""
+        fence, _attempt = self.standing_fence()
+        if not may_retry_after_fence(fence):
+            self._stop(None, actor=owner)
+            return None
+        claim = Claim(self.pk, owner, self.claim_epoch + 1)
+        self.claim_epoch = claim.epoch
+        self._move(
+            RunStatus.RUNNING,
+            EventKind.CLAIMED,
+            actor=owner,
+            data={},
+            claimed_by=owner,
+            claim_epoch=claim.epoch,
+            lease_expires_at=new_lease(),
+            started_at=Coalesce(F("started_at"), Now()),
+        )
+        return claim
+
+    def renew(self, claim: Claim) -> None:
+        """Let the lease begin anew.
+
+        Raises:
+            LeaseLost: the run is not this segment's any more; nothing changed.
+        """
+        with self._held(claim) as row:
+            row._write(lease_expires_at=new_lease())
+
+    def mark_pending_effect(self, claim: Claim, call: StepCall) -> Step:
+        """Stamp the fence: effect, attempt and lease in one committed write, before the body (ADR-112).
+
+        If the process dies after this, the run is known to have stopped inside this write.
+
+        Raises:
+            LeaseLost: the run is not this segment's any more, or an earlier attempt of this step
+                reports that it landed, so that the run was dead-lettered.
+            CancelRequested: somebody asked to cancel; the write must not start.
+            TransitionRefused: another fence stands, or the step is recorded already.
+            RuntimeError: inside an outer transaction, where nobody else would see the fence.
+        """
+        with self._held(claim, durable=True) as row:
+            flush_commits()
+            if row.cancel_requested_at is not None:
+                raise CancelRequested(f"run {self.uuid}: a cancel was requested")
+            known = list(
+                row.journal().without_payloads().filter(Q(key=call.key) | UNRESOLVED_WRITE)
+            )
+            if any(step.state == StepState.RECORDED for step in known):
+                raise TransitionRefused(f"step {call.key} of run {self.uuid} is recorded already")
+            if row.pending_effect or any(is_unresolved(step) for step in known):
+                raise TransitionRefused(f"run {self.uuid}: a fence stands; one write at a time")
+            landed = [step for step in known if step.landed_late]
+            if landed and not may_retry_after_fence(call.effect):
+                row._dead_letter(
+                    TerminationReason.INTERRUPTED_WRITE,
+                    actor=claim.owner,
+                    fence=(ToolEffect.NON_IDEMPOTENT_WRITE, landed[-1].pk),
+                    error_message="an earlier attempt of this write reports that it landed",
+                )
+                step = None
+            else:
+                step = Step.of(row, claim, call, len(known) + 1, state=StepState.STARTED)
+                step.save(force_insert=True)
+                row._write(
+                    pending_effect=call.effect, pending_step=step, lease_expires_at=new_lease()
+                )
+        if step is None:
+            raise LeaseLost(f"run {self.uuid}: an earlier attempt of {call.key} landed")
+        return step
+
+    def own_attempt(self, claim: Claim, key: str) -> Step | None:
+        """Read back a stamp or a record whose commit is unknown: this epoch's attempt at `key`.
+
+        It waits for a lost transaction that may still hold the row.
+        """
+        with transaction.atomic(using=conf.DATABASE):
+            self._lock()
+            return (
+                self.journal()
+                .filter(key=key, epoch=claim.epoch, owner=claim.owner)
+                .order_by("-attempt")
+                .first()
+            )
+
+    def record_step(
+        self, claim: Claim, call: StepCall, ending: Ending, step: Step | None = None
+    ) -> bool:
+        """Record how a body ended, clear its own fence and renew the lease, in one transaction.
+
+        `step` is the stamped attempt; None for a step that had no fence. Only recording the fenced
+        attempt clears the fence. Recording again what is recorded in this epoch changes nothing.
+        Returns whether a cancel was requested meanwhile.
+
+        Raises:
+            LeaseLost: the run is not this segment's any more; nothing changed.
+        """
+        with self._held(claim) as row:
+            columns: dict[str, Any] = {"lease_expires_at": new_lease()}
+            if step is None:
+                recorded = recorded_columns(call.key, ending)
+                Step.of(row, claim, call, call.attempt, **recorded).save(force_insert=True)
+            else:
+                row._record_attempt(step, ending)
+                if row.pending_step_id == step.pk:
+                    columns |= NO_FENCE
+            row._write(**columns)
+            return row.cancel_requested_at is not None
+
+    def _record_attempt(self, step: Step, ending: Ending) -> None:
+        written = (
+            Step.objects.filter(pk=step.pk, state=StepState.STARTED)
+            .filter(epoch=step.epoch, owner=step.owner)
+            .update(**recorded_columns(step.key, ending))
+        )
+        if not written:
+            raise TransitionRefused(f"step {step.key} of run {self.uuid} is not in flight")
+
+    def add_late_evidence(
+        self, claim: Claim, step: Step, ending: Ending | None, error: str
+    ) -> None:
+        """Write down how a write ended whose segment has lost the run; its state does not change.
+
+        `ending` is None for a body that raised (`error` says what).
+        """
+        with transaction.atomic(using=conf.DATABASE):
+            row = self._lock()
+            own = Step.objects.filter(pk=step.pk, epoch=claim.epoch, owner=claim.owner)
+            written = (
+                own.filter(late_at__isnull=True)
+                .exclude(state=StepState.RECORDED)
+                .update(
+                    late_outcome=ending.outcome if ending else "raised",
+                    late_result=ending.result if ending else None,
+                    late_error=storable(error),
+                    late_at=Now(),
+                )
+            )
+            if written:
+                row.add_event(
+                    EventKind.LATE_EVIDENCE,
+                    actor=claim.owner,
+                    epoch=claim.epoch,
+                    step=step.key,
+                    outcome=str(ending.outcome) if ending else "raised",
+                )
+
+    def suspend(self, claim: Claim, call: StepCall, status: RunStatus) -> None:
+        """Park the run until a person answers `call`; a parked run goes on in the background.
+
+        Raises:
+            LeaseLost: the run is not this segment's any more.
+            CancelRequested: somebody asked to cancel.
+            TransitionRefused: a fence stands.
+        """
+        kind = (
+            EventKind.APPROVAL_ASKED
+            if status is RunStatus.WAITING_FOR_APPROVAL
+            else EventKind.INPUT_ASKED
+        )
+        with self._held(claim) as row:
+            if row.cancel_requested_at is not None:
+                raise CancelRequested(f"run {self.uuid}: a cancel was requested")
+            row._refuse_fence()
+            if not row.journal().filter(key=call.key).exists():
+                Step.of(row, claim, call, 1, state=StepState.STARTED).save(force_insert=True)
+            row._move(status, kind, actor=claim.owner, data={"step": call.key}, mode=RunMode.QUEUED)
+
+    def complete(self, claim: Claim, output: Payload, usage: Payload | None = None) -> None:
+        """Settle as COMPLETED with this output; as CANCELLED if that was requested meanwhile.
+
+        Raises:
+            LeaseLost: the run is not this segment's any more.
+            TransitionRefused: a fence stands.
+        """
+        with self._held(claim) as row:
+            row._refuse_fence()
+            if row.cancel_requested_at is not None:
+                row._settle_cancelled(claim.owner)
+                return
+            row._move(
+                RunStatus.COMPLETED,
+                EventKind.COMPLETED,
+                actor=claim.owner,
+                data={},
+                termination_reason=TerminationReason.COMPLETED,
+                output=output,
+                usage=usage,
+            )
+
+    def give_back(self, claim: Claim) -> Verdict:
+        """Return the run to the queue at once, no retry spent: its process is to stop.
+
+        With a fence or a requested cancel the verdict decides instead.
+        """
+        with self._held(claim) as row:
+            fence, _attempt = row.standing_fence()
+            if fence or row.cancel_requested_at is not None or not row.is_executable_again:
+                return row._stop(None, actor=claim.owner)
+            row._move(
+                RunStatus.QUEUED,
+                EventKind.GIVEN_BACK,
+                actor=claim.owner,
+                data={},
+                available_at=Now(),
+                woken_at=Now(),
+            )
+            return Verdict(Action.REQUEUE)
+
+    def recover(
+        self,
+        claim: Claim,
+        failure: Failure,
+        error: BaseException,
+        uncertain: Step | None = None,
+    ) -> Verdict:
+        """Apply the verdict to a run whose segment failed and still owns it.
+
+        `uncertain` is the attempt whose body ended without saying what happened.
+
+        Raises:
+            LeaseLost: the run is not this segment's any more; nothing changed.
+        """
+        with self._held(claim) as row:
+            return row._stop(
+                failure,
+                actor=claim.owner,
+                error_class=type(error).__name__,
+                error_message=storable(error),
+                uncertain=uncertain,
+                worker_ended=True,
+            )
+
+
+def is_unresolved(step: Step) -> bool:
+    return step.effect == ToolEffect.NON_IDEMPOTENT_WRITE and step.state in (
+        StepState.STARTED,
+        StepState.UNCERTAIN,
+    )
+
+
+def flush_commits() -> None:
+    """Have this transaction's commit reach the disk, where the server was told not to wait for it."""
+    connection = connections[conf.DATABASE]
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT set_config('synchronous_commit', 'on', true)"
+                " WHERE current_setting('synchronous_commit') = 'off'"
+            )
