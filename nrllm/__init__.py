@@ -1,0 +1,50 @@
+"""Pydantic AI agents as durable runs of `agentruns`.
+
+Everything an application needs is here: `register_agent`, `effect`, `ToolEffect`,
+`EffectNotApplied`, `EffectLanded`, `idempotency_key`, `RunInfo`, `Declaration`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentruns.enums import ToolEffect as ToolEffect
+    from agentruns.exceptions import EffectLanded as EffectLanded
+    from agentruns.exceptions import EffectNotApplied as EffectNotApplied
+
+    from .current import idempotency_key as idempotency_key
+    from .effects import Declaration as Declaration
+    from .effects import effect as effect
+    from .registration import RunInfo as RunInfo
+    from .registration import register_agent as register_agent
+
+# Looked up on first use: Django imports this package before its models can be loaded.
+_HOMES = {
+    "Declaration": ".effects",
+    "EffectLanded": "agentruns.exceptions",
+    "EffectNotApplied": "agentruns.exceptions",
+    "RunInfo": ".registration",
+    "ToolEffect": "agentruns.enums",
+    "effect": ".effects",
+    "idempotency_key": ".current",
+    "register_agent": ".registration",
+}
+
+__all__ = [
+    "Declaration",
+    "EffectLanded",
+    "EffectNotApplied",
+    "RunInfo",
+    "ToolEffect",
+    "effect",
+    "idempotency_key",
+    "register_agent",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name], __name__), name)

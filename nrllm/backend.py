@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic_ai import Agent
+from pydantic_ai.durable_exec import (
+    BoundDurableOperation,
+    DurableOperation,
+    DurableOperationBackend,
+    durable_unit_scope,
+)
+from pydantic_ai.toolsets.abstract import ToolsetTool
+
+from agentruns.enums import ToolEffect
+from agentruns.exceptions import EffectLanded, EffectNotApplied
+
+from .current import CurrentStep, entered
+from .exceptions import AgentRefused, ResultNotStorable
+from .outcomes import landed, retry_payload, settled
+from .steps import PlannedStep, Planner
+from .threads import OwnThread, ReadPool, run_from_this_thread
+
+if TYPE_CHECKING:
+    from agentruns.segment import Segment
+
+# An error that no hook of the agent may turn into a result: the run must not go on from it.
+FATAL = (AgentRefused,)
+
+
+class JournalBackend(DurableOperationBackend[Any]):
+    """Runs each durable operation of Pydantic AI as a step of one segment, or replays it."""
+
+    def __init__(self, segment: Segment, planner: Planner, reads: ReadPool) -> None:
+        self._segment = segment
+        self._planner = planner
+        self._reads = reads
+        self.fatal: Exception | None = None
+        self._calls: dict[str, _Call] = {}
+
+    def bind(
+        self, operation: DurableOperation[Any, Any, Any]
+    ) -> BoundDurableOperation[Any, Any, Any]:
+        return _Step(operation, self)
+
+    def config_for_tool(
+        self, operation: DurableOperation[Any, Any, Any], *, tool: object | None, tool_name: str
+    ) -> Any | Literal[False]:
+        # Never False: no tool can opt out of its step.
+        return tool if isinstance(tool, ToolsetTool) else ()
+
+    def registrations(self) -> Sequence[Callable[..., object]]:
+        return ()
+
+    async def perform(
+        self, operation: DurableOperation[Any, Any, Any], params: Any, tool: Any
+    ) -> Any:
+        """Give back an operation's encoded result, from the journal or by running it in a step."""
+        if self.fatal is not None:
+            raise self.fatal
+        try:
+            plan = self._planner.plan(operation.operation_id, params, tool)
+            return await self._once(plan, operation, params)
+        except FATAL as error:
+            self.fatal = error
+            raise
+
+    async def _once(
+        self, plan: PlannedStep, operation: DurableOperation[Any, Any, Any], params: Any
+    ) -> Any:
+        """Answer a call that a hook makes again under the same key from its first answer."""
+        while (first := self._calls.get(plan.key)) is not None:
+            if first.arguments != plan.arguments:
+                raise AgentRefused(
+                    f"two calls of {plan.name!r} have the id of step {plan.key!r} and other arguments"
+                )
+            await first.ended.wait()
+            if first.answered:
+                return first.payload
+        call = self._calls[plan.key] = _Call(plan.arguments)
+        try:
+            call.payload = await self._in_step(plan, operation, params)
+            call.answered = True
+            return call.payload
+        finally:
+            if not call.answered:
+                # A read that failed may be asked again; after a write that failed nothing goes on.
+                del self._calls[plan.key]
+            call.ended.set()
+
+    async def _in_step(
+        self, plan: PlannedStep, operation: DurableOperation[Any, Any, Any], params: Any
+    ) -> Any:
+        try:
+            return await self._segment.astep(
+                plan.name,
+                self._body(plan, operation, params),
+                effect=plan.declaration.effect,
+                key=plan.key,
+                kind=plan.kind,
+                arguments=plan.arguments,
+                digest=plan.digest,
+            )
+        except EffectNotApplied as said:
+            return said.answer
+
+    def _body(
+        self, plan: PlannedStep, operation: DurableOperation[Any, Any, Any], params: Any
+    ) -> Callable[[str], Any]:
+        async def body(key: str, executor: Executor | None = None) -> Any:
+            step = CurrentStep(plan.name, plan.key, plan.declaration.effect, key)
+            threads = executor or self._threads(plan)
+            with entered(step), durable_unit_scope(), Agent.using_thread_executor(threads):
+                try:
+                    return await _run(plan, operation, params)
+                finally:
+                    if isinstance(threads, OwnThread):
+                        await threads.ended()
+
+        if plan.declaration.effect is not ToolEffect.TRANSACTIONAL_WRITE:
+            return body
+        loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+
+        def transactional(key: str) -> Any:
+            return run_from_this_thread(loop, context, lambda executor: body(key, executor))
+
+        return transactional
+
+    def _threads(self, plan: PlannedStep) -> Executor:
+        """Where the synchronous functions of this step run."""
+        reads = plan.declaration.effect is ToolEffect.READ_ONLY
+        return self._reads if reads else OwnThread()
+
+
+async def _run(plan: PlannedStep, operation: DurableOperation[Any, Any, Any], params: Any) -> Any:
+    try:
+        result = await operation.handler(params)
+    except EffectNotApplied as said:
+        if plan.declaration.effect is ToolEffect.READ_ONLY:
+            return retry_payload(said.answer)
+        raise EffectNotApplied(retry_payload(said.answer)) from said
+    payload = _encoded(plan, operation, result)
+    if not plan.is_tool_call:
+        return payload
+    return settled(payload, plan.declaration, plan.name)
+
+
+def _encoded(plan: PlannedStep, operation: DurableOperation[Any, Any, Any], result: Any) -> Any:
+    """Encode a result. That it can't be encoded is known to have come after the effect."""
+    try:
+        return operation.result_codec.dump(result)
+    except Exception as error:
+        message = f"the result of {plan.name!r} can't be kept as JSON: {error}"
+        acted = plan.declaration.effect is not ToolEffect.READ_ONLY
+        if acted and landed(result):
+            raise EffectLanded(message) from error
+        raise ResultNotStorable(message) from error
+
+
+@dataclass(slots=True)
+class _Call:
+    """One key's call in this segment; a second one under the same key waits for its answer."""
+
+    arguments: Any
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    answered: bool = False
+    payload: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step(BoundDurableOperation[Any, Any, Any]):
+    bound: DurableOperation[Any, Any, Any]
+    backend: JournalBackend
+
+    @property
+    def operation(self) -> DurableOperation[Any, Any, Any]:
+        return self.bound
+
+    async def __call__(self, params: Any, *, config: object | None = None) -> Any:
+        payload = await self.backend.perform(self.bound, params, config)
+        return self.bound.result_codec.load(payload)

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agentruns import registry
+from nrllm import registration
+from tests.servers.client import WireClient
+from tests.servers.process import ServerProcess
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each test register agents of its own."""
+    monkeypatch.setattr(registry, "_agents", dict(registry._agents))
+    monkeypatch.setattr(registration, "_agents", {})
+
+
+@pytest.fixture
+def settings_for_runs(settings: Any, transactional_db: None) -> Any:
+    settings.AGENTRUNS = {**settings.AGENTRUNS, "DISPATCHER": "tests.nrllm.support.NobodyIsWoken"}
+    return settings
+
+
+@pytest.fixture
+def openai_wire() -> Iterator[WireClient]:
+    with ServerProcess("openai_wire") as server:
+        yield WireClient(server.url)
