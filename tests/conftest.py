@@ -4,7 +4,9 @@ import os
 from collections.abc import Iterator
 
 import pytest
+import pytest_django
 from django.db import connection
+from pytest_django import DjangoDbBlocker
 
 pytest_plugins = ["tests.harness.fixtures"]
 
@@ -36,7 +38,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def end_other_connections() -> None:
-    """End what processes of this run, or of one that was killed, left connected to the database."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
@@ -44,7 +45,9 @@ def end_other_connections() -> None:
         )
 
 
-def drop_leftover(name: str) -> None:
+def drop_leftover() -> None:
+    """Drop the test database of a run that was killed, even if a process of it is still alive."""
+    name = connection.settings_dict["TEST"]["NAME"] or f"test_{connection.settings_dict['NAME']}"
     with connection._nodb_cursor() as cursor:
         cursor.execute(f"DROP DATABASE IF EXISTS {connection.ops.quote_name(name)} WITH (FORCE)")
 
@@ -52,6 +55,7 @@ def drop_leftover(name: str) -> None:
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(
     django_db_modify_db_settings_parallel_suffix: None,
+    django_db_blocker: DjangoDbBlocker,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """Give the run a database that threads and processes share, and that no other run uses."""
@@ -59,13 +63,13 @@ def django_db_modify_db_settings(
         file = tmp_path_factory.mktemp("database") / "test.sqlite3"
         connection.settings_dict["TEST"]["NAME"] = str(file)
     elif connection.vendor == "postgresql":
-        drop_leftover(connection.creation._get_test_db_name())
+        with django_db_blocker.unblock():
+            drop_leftover()
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(
-    django_db_setup: None, django_db_blocker: pytest.FixtureRequest
-) -> Iterator[None]:
+def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """End what the tests left connected, or the test database could not be dropped."""
     yield
     if connection.vendor == "postgresql":
         with django_db_blocker.unblock():
