@@ -80,8 +80,8 @@ def initialise(server: Path, folder: Path, password: str, **process: Any) -> Pat
     for option in ("user", "group"):
         if option in process:
             shutil.chown(password_file, **{option: process[option]})
-    command = [server / "bin/initdb", "--username=postgres", "--encoding=UTF8", "--locale=C"]
-    command += ["--auth=scram-sha-256", f"--pwfile={password_file}", "--no-sync", "-D", data]
+    command = [str(server / "bin/initdb"), "--username=postgres", "--encoding=UTF8", "--locale=C"]
+    command += ["--auth=scram-sha-256", f"--pwfile={password_file}", "--no-sync", "-D", str(data)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, **process)
     if done.returncode:
         sys.exit(f"initdb failed:\n{done.stdout}{done.stderr}")
@@ -113,11 +113,11 @@ def private_server() -> Iterator[str]:
         process = {**identity, "cwd": folder}
         data = initialise(installed, folder, password, **process)
         options = [f"-c{name}={value}" for name, value in SERVER_OPTIONS.items()]
-        command = [installed / "bin/postgres", "-D", data, "-p", str(port), *options]
+        command = [str(installed / "bin/postgres"), "-D", str(data), "-p", str(port), *options]
         log = folder / "log"
         with log.open("wb") as output:
             # A session of its own: Ctrl-C is for the command; the server outlives it.
-            server = subprocess.Popen(
+            server: subprocess.Popen[bytes] = subprocess.Popen(
                 command, stdout=output, stderr=output, start_new_session=True, **process
             )
         try:

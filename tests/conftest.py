@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator
 
 import pytest
-import pytest_django
 from django.db import connection
 from pytest_django import DjangoDbBlocker
 
