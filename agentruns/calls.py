@@ -31,6 +31,9 @@ class Calls(Protocol):
     async def siblings(self, settled: Callable[[], bool], progress: Callable[[], object]) -> None:
         """Give concurrent steps the time to ask for their records."""
 
+    async def quiet(self, settled: Callable[[], bool]) -> None:
+        """Wait until nothing else of the segment goes on."""
+
     def one_write(self) -> Any:
         """An async context manager: one write of the segment at a time."""
 
@@ -49,6 +52,9 @@ class BlockingCalls:
         return body(key)
 
     async def siblings(self, settled: Callable[[], bool], progress: Callable[[], object]) -> None:
+        return None
+
+    async def quiet(self, settled: Callable[[], bool]) -> None:
         return None
 
     @asynccontextmanager
@@ -87,6 +93,12 @@ class LoopCalls:
             await asyncio.sleep(0.002)
             if progress() != seen:
                 seen, since = progress(), clock()
+
+    async def quiet(self, settled: Callable[[], bool]) -> None:
+        # One more turn of the loop, in which siblings that were about to ask do so.
+        await asyncio.sleep(0)
+        while not settled():  # noqa: ASYNC110  (counters of other tasks, which send no event)
+            await asyncio.sleep(0.01)
 
     @asynccontextmanager
     async def one_write(self) -> AsyncIterator[None]:

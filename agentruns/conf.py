@@ -61,6 +61,16 @@ class Conf:
     WAKE_AGAIN_SECONDS = Setting(60.0)
     WAKE_AGAIN_MAX_SECONDS = Setting(3600.0)
 
+    # Whether the person who asked for a run may approve its calls.
+    REQUESTER_MAY_APPROVE = Setting(True)
+    # Whether every attempt at a write needs a decision of its own, or one serves all of them.
+    APPROVAL_PER_ATTEMPT = Setting(False)
+
+    # How often a destination is asked about a write in doubt, and how long to wait before the second
+    # time; doubled for each further one.
+    VERIFY_ATTEMPTS = Setting(8)
+    VERIFY_BACKOFF_SECONDS = Setting(30.0)
+
     # The largest payload (request, arguments, result, output) in bytes of JSON.
     MAX_PAYLOAD_BYTES = Setting(10 * 1024 * 1024)
     # Dotted paths to functions from an exception to a Failure, a FailureClass or None (not mine).

@@ -20,12 +20,11 @@ TERMINAL = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED
 ALLOWED_MOVES: dict[RunStatus, frozenset[RunStatus]] = {
     RunStatus.QUEUED: frozenset({RunStatus.RUNNING, RunStatus.CANCELLED, RunStatus.FAILED}),
     RunStatus.RUNNING: frozenset({RunStatus.QUEUED, *WAITING, *TERMINAL}),
+    # With several questions open, an approval shows first; what is left may be for input.
     RunStatus.WAITING_FOR_APPROVAL: frozenset(
-        {RunStatus.QUEUED, RunStatus.CANCELLED, RunStatus.FAILED}
+        {RunStatus.QUEUED, RunStatus.WAITING_FOR_INPUT, RunStatus.CANCELLED}
     ),
-    RunStatus.WAITING_FOR_INPUT: frozenset(
-        {RunStatus.QUEUED, RunStatus.CANCELLED, RunStatus.FAILED}
-    ),
+    RunStatus.WAITING_FOR_INPUT: frozenset({RunStatus.QUEUED, RunStatus.CANCELLED}),
     RunStatus.COMPLETED: frozenset(),
     RunStatus.FAILED: frozenset({RunStatus.QUEUED}),
     RunStatus.CANCELLED: frozenset(),
@@ -75,6 +74,9 @@ class StepState(TextChoices):
     UNCERTAIN = "uncertain", _("uncertain")
 
 
+QUESTIONS = frozenset({StepKind.APPROVAL, StepKind.INPUT})
+
+
 class StepOutcome(TextChoices):
     """How a recorded step's body ended: what a replay gives back."""
 
@@ -87,6 +89,14 @@ class Resolution(TextChoices):
     HAPPENED = "happened", _("it happened")
     DID_NOT_HAPPEN = "did_not_happen", _("it did not happen")
     LEFT = "left", _("left as it is")
+
+
+class Testimony(TextChoices):
+    """What a destination says about a write when it is asked."""
+
+    LANDED = "landed", _("it landed")
+    NOT_LANDED = "not_landed", _("it did not land")
+    UNKNOWN = "unknown", _("it does not know")
 
 
 class FailureClass(TextChoices):
@@ -113,6 +123,7 @@ class EventKind(TextChoices):
     CANCELLED = "cancelled", _("cancelled")
     APPROVAL_ASKED = "approval_asked", _("approval asked")
     INPUT_ASKED = "input_asked", _("input asked")
+    PARKED = "parked", _("parked")
     GRANTED = "granted", _("approval granted")
     DENIED = "denied", _("approval denied")
     ANSWERED = "answered", _("input given")

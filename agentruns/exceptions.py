@@ -77,6 +77,14 @@ class EffectNotApplied(AgentRunError):
         self.answer = answer
 
 
+class ApprovalDenied(AgentRunError):
+    """A person denied the approval that this call needs; its body was not executed."""
+
+    def __init__(self, note: str = "") -> None:
+        super().__init__(note)
+        self.note = note
+
+
 class EffectLanded(AgentRunError):
     """Raise in a write's body: the effect happened, but there is no result that can be kept.
 

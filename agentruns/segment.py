@@ -14,9 +14,10 @@ from django.db import DatabaseError, connections, transaction
 from .calls import BlockingCalls, Calls, LoopCalls, drive
 from .clock import clock
 from .conf import conf
-from .enums import FENCED_EFFECTS, RunStatus, StepKind, StepOutcome, StepState, ToolEffect
+from .enums import FENCED_EFFECTS, StepKind, StepOutcome, StepState, ToolEffect
 from .exceptions import (
     AgentRunError,
+    ApprovalDenied,
     CancelRequested,
     EffectLanded,
     EffectNotApplied,
@@ -30,7 +31,7 @@ from .exceptions import (
     UncertainWrite,
     WriteFailed,
 )
-from .fields import Payload, storable
+from .fields import Payload, label, storable
 from .heartbeat import Heartbeat
 from .journal import Journal
 from .models import AgentRun, Step, StepCall
@@ -70,6 +71,7 @@ class Segment:
         self._journal = Journal(run)
         self._in_flight: set[str] = set()
         self._replaying = 0
+        self._executing = 0
         self._writes = 0
         self._stopping = False
 
@@ -134,6 +136,7 @@ class Segment:
         kind: StepKind = StepKind.CALL,
         arguments: Any = None,
         digest: str | None = None,
+        needs_approval: bool = False,
     ) -> Any:
         """Execute `body(idempotency_key)` as one step, or give back what the journal has.
 
@@ -141,9 +144,12 @@ class Segment:
         `key` names the step in the journal (default: its name, counted); `arguments` are stored with
         it, and a replay with others (or another `digest`) is refused. If the process dies inside a
         non-idempotent body, the run is dead-lettered and the body never repeated by a machine.
+        With `needs_approval` a person decides on the call, with these arguments, before its fence is
+        stamped; the run is parked meanwhile.
 
         Raises:
             EffectNotApplied: the body said so; also in a replay.
+            ApprovalDenied: a person denied the call; also in a replay.
             LandedWithoutResult: the effect happened, its result could not be kept; the run fails.
             JournalMismatch: the journal has something else under this key; the run fails.
             InsideTransaction: a write was called inside `atomic()`.
@@ -154,7 +160,7 @@ class Segment:
         if inspect.iscoroutinefunction(body):
             raise TypeError(f"step {name!r} has an async body: use astep()")
         call = self._call(name, effect, key, kind, arguments, digest)
-        return drive(self._perform(call, body, self._blocking))
+        return drive(self._perform(call, body, self._blocking, needs_approval))
 
     async def astep(
         self,
@@ -166,38 +172,28 @@ class Segment:
         kind: StepKind = StepKind.CALL,
         arguments: Any = None,
         digest: str | None = None,
+        needs_approval: bool = False,
     ) -> Any:
         """The same as `step`, for an async body. Reads may overlap; a second write waits its turn.
 
         The body of a transactional write is a plain function; it runs on the SQL thread.
         """
         call = self._call(name, effect, key, kind, arguments, digest)
-        return await self._perform(call, body, self._loop)
+        return await self._perform(call, body, self._loop, needs_approval)
 
-    def wait_for(
-        self, name: str, question: Any, *, status: RunStatus = RunStatus.WAITING_FOR_INPUT
-    ) -> Any:
-        """Give back a person's answer to `question`, or park the run until there is one.
+    def wait_for_input(self, name: str, question: Any, *, key: str | None = None) -> Any:
+        """Give back a person's answer to `question` (JSON), or park the run until there is one.
 
         Raises:
             Parked: nobody has answered yet; the run goes on in another segment.
         """
-        kind = StepKind.INPUT if status is RunStatus.WAITING_FOR_INPUT else StepKind.APPROVAL
-        call = self._call(name, ToolEffect.READ_ONLY, None, kind, question, None)
-        return drive(self._answer(call, status, self._blocking))
+        call = self._call(name, ToolEffect.READ_ONLY, key, StepKind.INPUT, question, None)
+        return drive(self._ask(call, self._blocking))
 
-    async def await_for(
-        self,
-        name: str,
-        question: Any,
-        *,
-        key: str | None = None,
-        status: RunStatus = RunStatus.WAITING_FOR_INPUT,
-    ) -> Any:
-        """The same as `wait_for`, on an event loop."""
-        kind = StepKind.INPUT if status is RunStatus.WAITING_FOR_INPUT else StepKind.APPROVAL
-        call = self._call(name, ToolEffect.READ_ONLY, key, kind, question, None)
-        return await self._answer(call, status, self._loop)
+    async def await_input(self, name: str, question: Any, *, key: str | None = None) -> Any:
+        """The same as `wait_for_input`, on an event loop."""
+        call = self._call(name, ToolEffect.READ_ONLY, key, StepKind.INPUT, question, None)
+        return await self._ask(call, self._loop)
 
     @cached_property
     def _blocking(self) -> BlockingCalls:
@@ -239,7 +235,7 @@ class Segment:
             self.interrupt = interrupt
         raise interrupt from cause
 
-    async def _perform(self, call: StepCall, body: Body, calls: Calls) -> Any:
+    async def _perform(self, call: StepCall, body: Body, calls: Calls, needs_approval: bool) -> Any:
         recorded = self._recorded(call)
         if recorded is not None:
             return await self._replay(recorded, calls)
@@ -247,20 +243,25 @@ class Segment:
             raise AgentRunError(f"step {call.key!r} is being executed: give each call its own key")
         self._in_flight.add(call.key)
         try:
-            return await self._execute(call, body, calls)
+            approval = await self._approve(call, calls) if needs_approval else None
+            self._executing += 1
+            try:
+                return await self._execute(call, body, calls, approval)
+            finally:
+                self._executing -= 1
         finally:
             self._in_flight.discard(call.key)
 
-    async def _execute(self, call: StepCall, body: Body, calls: Calls) -> Any:
+    async def _execute(self, call: StepCall, body: Body, calls: Calls, approval: str | None) -> Any:
         await self._fit_to_run(call, calls)
         if call.effect in FENCED_EFFECTS:
             refuse_inside_transaction(call)
             async with calls.one_write():
-                return await self._write(call, body, calls)
+                return await self._write(call, body, calls, approval)
         if call.effect is ToolEffect.TRANSACTIONAL_WRITE:
             refuse_inside_transaction(call)
             async with calls.one_write():
-                return await self._transaction(call, body, calls)
+                return await self._transaction(call, body, calls, approval)
         return await self._read(call, body, calls)
 
     def _recorded(self, call: StepCall) -> Step | None:
@@ -275,7 +276,7 @@ class Segment:
             result = await calls.sql(partial(read_result, self.run, step.key))
         finally:
             self._replaying -= 1
-        return self._give_back(Ending(step.ending.outcome, result, step.error), step.name)
+        return self._give_back(Ending(StepOutcome(step.outcome), result, step.error), step.name)
 
     async def _fit_to_run(self, call: StepCall, calls: Calls) -> None:
         """Refuse a step that is new to a journal whose recorded steps nobody asked for."""
@@ -318,11 +319,11 @@ class Segment:
         await self._record(call, ending, None, calls)
         return self._give_back(ending, call.name)
 
-    async def _write(self, call: StepCall, body: Body, calls: Calls) -> Any:
+    async def _write(self, call: StepCall, body: Body, calls: Calls, approval: str | None) -> Any:
         self._refuse_if_lost()
         self._writes += 1
         try:
-            step = await self._stamp(call, calls)
+            step = await self._stamp(call, calls, approval)
             ending = await self._run_fenced(call, step, body, calls)
             await self._record(call, ending, step, calls)
         finally:
@@ -331,10 +332,10 @@ class Segment:
             self._end(GivenBack("the process is to stop"))
         return self._give_back(ending, call.name)
 
-    async def _stamp(self, call: StepCall, calls: Calls) -> Step:
+    async def _stamp(self, call: StepCall, calls: Calls, approval: str | None) -> Step:
         sent_at = clock()
         try:
-            step = await calls.sql(partial(self._stamp_on_thread, call))
+            step = await calls.sql(partial(self._stamp_on_thread, call, approval))
         except (LeaseLost, CancelRequested) as refusal:
             self._end(refusal)
         except BaseException as error:
@@ -348,13 +349,13 @@ class Segment:
             self._end(UncertainWrite(f"{call.name}: {why}"))
         return step
 
-    def _stamp_on_thread(self, call: StepCall) -> Step:
+    def _stamp_on_thread(self, call: StepCall, approval: str | None) -> Step:
         def attempt(again: bool) -> Step:
             if again:
                 own = self.run.own_attempt(self.claim, call.key)
                 if own is not None and own.state == StepState.STARTED:
                     return own
-            return self.run.mark_pending_effect(self.claim, call)
+            return self.run.mark_pending_effect(self.claim, call, approval)
 
         return on_new_connections(attempt, conf.LEASE_SECONDS / 2)
 
@@ -416,7 +417,9 @@ class Segment:
             stand_in = Ending(StepOutcome.LANDED_WITHOUT_RESULT, None, storable(error))
             return self.run.record_step(self.claim, call, stand_in, step)
 
-    async def _transaction(self, call: StepCall, body: Body, calls: Calls) -> Any:
+    async def _transaction(
+        self, call: StepCall, body: Body, calls: Calls, approval: str | None
+    ) -> Any:
         if inspect.iscoroutinefunction(body):
             raise AgentRunError(
                 f"{call.name}: the body of a transactional write must be a plain function"
@@ -426,7 +429,7 @@ class Segment:
         self._writes += 1
         try:
             ending, cancel_requested = await calls.sql(
-                partial(self._transaction_on_thread, call, body)
+                partial(self._transaction_on_thread, call, body, approval)
             )
         except (LeaseLost, CancelRequested) as lost:
             self._end(lost)
@@ -437,10 +440,14 @@ class Segment:
             self._end(CancelRequested(f"run {self.run.uuid}: a cancel was requested"))
         return self._give_back(ending, call.name)
 
-    def _transaction_on_thread(self, call: StepCall, body: Body) -> tuple[Ending, bool]:
+    def _transaction_on_thread(
+        self, call: StepCall, body: Body, approval: str | None
+    ) -> tuple[Ending, bool]:
         key = idempotency_key(self.run.uuid, call.key)
         try:
             with transaction.atomic(using=conf.DATABASE, durable=True):
+                if approval is not None:
+                    self.run.use_approval(self.claim, call, approval)
                 ending = self._transactional_body(call, body, key)
                 return ending, self.run.record_step(self.claim, call, ending)
         except EffectNotApplied as said:
@@ -469,20 +476,40 @@ class Segment:
             )
         return Ending(StepOutcome.RETURNED, Payload.of(value))
 
-    async def _answer(self, call: StepCall, status: RunStatus, calls: Calls) -> Any:
-        """Replay the answer, or park the run."""
-        recorded = self._recorded(call)
+    async def _ask(self, question: StepCall, calls: Calls) -> Any:
+        """Replay a person's answer, or ask, let the steps that go on end, and park."""
+        recorded = self._recorded(question)
         if recorded is not None:
             return await self._replay(recorded, calls)
-        await self._fit_to_run(call, calls)
-        return await self._park(call, status, calls)
+        await self._fit_to_run(question, calls)
+        return await self._park(question, calls)
 
-    async def _park(self, call: StepCall, status: RunStatus, calls: Calls) -> NoReturn:
+    async def _park(self, question: StepCall, calls: Calls) -> NoReturn:
         try:
-            await calls.sql(partial(self.run.suspend, self.claim, call, status))
+            await calls.sql(partial(self.run.ask, self.claim, question))
+            await calls.quiet(lambda: self._executing == 0)
+            await calls.sql(partial(self.run.suspend, self.claim))
         except (LeaseLost, CancelRequested) as refusal:
             self._end(refusal)
-        self._end(Parked(f"run {self.run.uuid} waits for {call.key!r}"))
+        self._end(Parked(f"run {self.run.uuid} waits for {question.key!r}"))
+
+    async def _approve(self, call: StepCall, calls: Calls) -> str:
+        """Return the key of the decision that allows this call, or park until there is one.
+
+        Raises:
+            ApprovalDenied: the decision is anything but an explicit yes.
+        """
+        question = replace(
+            call,
+            key=label(f"{call.key}?", "an approval's key", 255),
+            kind=StepKind.APPROVAL,
+            effect=ToolEffect.READ_ONLY,
+        )
+        decision = await self._ask(question, calls)
+        if not isinstance(decision, dict) or decision.get("approved") is not True:
+            note = decision.get("note", "") if isinstance(decision, dict) else ""
+            raise ApprovalDenied(str(note))
+        return question.key
 
 
 def read_result(run: AgentRun, key: str) -> Payload | None:

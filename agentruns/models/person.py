@@ -14,6 +14,7 @@ from ..enums import (
     Resolution,
     RunMode,
     RunStatus,
+    StepKind,
     StepOutcome,
     StepState,
 )
@@ -172,30 +173,54 @@ class PersonTransitions(RunRow):
             resolved_by=by,
         )
 
-    def answer(
-        self, key: str, answer: Payload, *, by: str, kind: EventKind = EventKind.ANSWERED
-    ) -> None:
-        """Record a person's answer to the step that the run waits for, and queue the run.
+    def answer(self, key: str, answer: Payload, *, by: str) -> None:
+        """Record a person's answer to an open question; the last one queues the run.
 
         Raises:
-            TransitionRefused: the run does not wait for this step, or it was answered already.
+            TransitionRefused: the run does not wait for this step's input, or it was given already.
         """
         with transaction.atomic(using=conf.DATABASE):
             row = self._lock()
-            if row.status not in WAITING:
-                raise TransitionRefused(f"run {self.uuid} is {row.status}; it waits for nobody")
-            written = (
-                row.journal()
-                .filter(key=key, state=StepState.STARTED, kind__in=["approval", "input"])
-                .update(**recorded_columns(key, Ending(StepOutcome.RETURNED, answer)))
+            row._record_answer(key, StepKind.INPUT, None, answer)
+            row._answered(EventKind.ANSWERED, by, {"step": key})
+
+    def decide(self, key: str, approved: bool, *, by: str, digest: str, note: str = "") -> None:
+        """Record a person's decision on the call that was shown; the last open question queues the run.
+
+        `digest` is that of the call that was shown. Nothing but `approved is True` is a yes.
+
+        Raises:
+            TransitionRefused: the run does not wait for this decision any more, the call is another
+                one, or the person asked for the run and may not approve it.
+        """
+        with transaction.atomic(using=conf.DATABASE):
+            row = self._lock()
+            if approved is True and by == row.requested_by and not conf.REQUESTER_MAY_APPROVE:
+                raise TransitionRefused(f"{by} asked for run {self.uuid} and may not approve it")
+            decision = {"approved": approved is True, "by": by, "note": storable(note)}
+            row._record_answer(key, StepKind.APPROVAL, digest, Payload.of(decision))
+            kind = EventKind.GRANTED if approved is True else EventKind.DENIED
+            row._answered(kind, by, {"step": key, "note": storable(note)})
+
+    def _record_answer(self, key: str, kind: StepKind, digest: str | None, answer: Payload) -> None:
+        if self.status not in WAITING:
+            raise TransitionRefused(f"run {self.uuid} is {self.status}; it waits for nobody")
+        question = self.journal().open_questions().filter(key=key, kind=kind)
+        if digest is not None:
+            question = question.filter(digest=digest)
+        if not question.update(**recorded_columns(key, Ending(StepOutcome.RETURNED, answer))):
+            raise TransitionRefused(
+                f"run {self.uuid} does not wait for {key!r} as it was shown: it was answered "
+                "already, or has changed; look at it again"
             )
-            if not written:
-                raise TransitionRefused(f"run {self.uuid} does not wait for {key!r}")
-            row._move(
-                RunStatus.QUEUED,
-                kind,
-                actor=by,
-                data={"step": key},
-                available_at=Now(),
-                woken_at=Now(),
+
+    def _answered(self, kind: EventKind, by: str, data: dict[str, Any]) -> None:
+        still = self.waiting_status()
+        if still == self.status:
+            self.add_event(kind, actor=by, **data)
+        elif still is not None:
+            self._move(still, kind, actor=by, data=data)
+        else:
+            self._move(
+                RunStatus.QUEUED, kind, actor=by, data=data, available_at=Now(), woken_at=Now()
             )

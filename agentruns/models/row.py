@@ -18,6 +18,7 @@ from ..enums import (
     Resolution,
     RunMode,
     RunStatus,
+    StepKind,
     StepState,
     TerminationReason,
     ToolEffect,
@@ -201,6 +202,14 @@ class RunRow(models.Model):
 
     def history(self) -> models.QuerySet[Event]:
         return Event.objects.filter(run_id=self.pk)
+
+    def waiting_status(self) -> RunStatus | None:
+        """What the run waits for; None where no question is open."""
+        kinds = set(self.journal().open_questions().values_list("kind", flat=True))
+        if not kinds:
+            return None
+        approval = StepKind.APPROVAL in kinds
+        return RunStatus.WAITING_FOR_APPROVAL if approval else RunStatus.WAITING_FOR_INPUT
 
     # The guard.
 

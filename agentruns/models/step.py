@@ -9,7 +9,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from ..enums import StepKind, StepOutcome, StepState, ToolEffect
+from ..enums import QUESTIONS, StepKind, StepOutcome, StepState, Testimony, ToolEffect
 from ..fields import Payload, PayloadField
 from .querysets import Manager
 
@@ -58,6 +58,10 @@ class StepQuerySet(models.QuerySet["Step"]):
         """Non-idempotent attempts without a record or a verdict: each is a standing fence."""
         return self.filter(UNRESOLVED_WRITE)
 
+    def open_questions(self) -> StepQuerySet:
+        """What a parked run waits for a person to answer."""
+        return self.filter(kind__in=sorted(QUESTIONS), state=StepState.STARTED)
+
     def without_payloads(self) -> StepQuerySet:
         return self.defer("arguments", "result", "late_result")
 
@@ -91,6 +95,14 @@ class Step(models.Model):
     owner = models.CharField(max_length=255, blank=True)
     started_at = models.DateTimeField(db_default=Now())
     ended_at = models.DateTimeField(null=True, blank=True)
+
+    # When the stamp of the write that this decision allows took it up.
+    used_at = models.DateTimeField(null=True, blank=True)
+
+    # What the destination said when it was asked about this write in doubt, and when to ask again.
+    testimony = models.CharField(max_length=16, choices=Testimony.choices, blank=True)
+    asked_count = models.PositiveIntegerField(default=0)
+    ask_after = models.DateTimeField(null=True, blank=True)
 
     # What a worker that had lost the run still learnt about the write that it had started.
     late_outcome = models.CharField(max_length=32, blank=True)

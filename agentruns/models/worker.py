@@ -11,6 +11,7 @@ from ..enums import (
     EventKind,
     RunMode,
     RunStatus,
+    StepKind,
     StepState,
     TerminationReason,
     ToolEffect,
@@ -59,10 +60,13 @@ class WorkerTransitions(RunRow):
         with self._held(claim) as row:
             row._write(lease_expires_at=new_lease())
 
-    def mark_pending_effect(self, claim: Claim, call: StepCall) -> Step:
+    def mark_pending_effect(
+        self, claim: Claim, call: StepCall, approval_key: str | None = None
+    ) -> Step:
         """Stamp the fence: effect, attempt and lease in one committed write, before the body (ADR-112).
 
         If the process dies after this, the run is known to have stopped inside this write.
+        `approval_key` names the decision that allows the write; it is used up in the same transaction.
 
         Raises:
             LeaseLost: the run is not this segment's any more, or an earlier attempt of this step
@@ -92,6 +96,8 @@ class WorkerTransitions(RunRow):
                 )
                 step = None
             else:
+                if approval_key is not None:
+                    row.use_approval(claim, call, approval_key)
                 step = Step.of(row, claim, call, len(known) + 1, state=StepState.STARTED)
                 step.save(force_insert=True)
                 row._write(
@@ -177,26 +183,58 @@ class WorkerTransitions(RunRow):
                     outcome=str(ending.outcome) if ending else "raised",
                 )
 
-    def suspend(self, claim: Claim, call: StepCall, status: RunStatus) -> None:
-        """Park the run until a person answers `call`; a parked run goes on in the background.
+    def ask(self, claim: Claim, question: StepCall) -> None:
+        """Put a question to a person into the journal; the run goes on until it is suspended.
+
+        A question that is open already is not asked twice; one whose digest has changed replaces it.
+
+        Raises:
+            LeaseLost: the run is not this segment's any more.
+        """
+        with self._held(claim) as row:
+            former = row.journal().filter(key=question.key)
+            if former.filter(state=StepState.STARTED, digest=question.digest).exists():
+                return
+            former.filter(state=StepState.STARTED).update(state=StepState.NOT_APPLIED)
+            attempt = former.count() + 1
+            Step.of(row, claim, question, attempt, state=StepState.STARTED).save(force_insert=True)
+            row.add_event(ASKED[question.kind], actor=claim.owner, step=question.key)
+
+    def suspend(self, claim: Claim) -> None:
+        """Park the run until its open questions are answered; it then goes on in the background.
 
         Raises:
             LeaseLost: the run is not this segment's any more.
             CancelRequested: somebody asked to cancel.
-            TransitionRefused: a fence stands.
+            TransitionRefused: a fence stands, or no question is open.
         """
-        kind = (
-            EventKind.APPROVAL_ASKED
-            if status is RunStatus.WAITING_FOR_APPROVAL
-            else EventKind.INPUT_ASKED
-        )
         with self._held(claim) as row:
             if row.cancel_requested_at is not None:
                 raise CancelRequested(f"run {self.uuid}: a cancel was requested")
             row._refuse_fence()
-            if not row.journal().filter(key=call.key).exists():
-                Step.of(row, claim, call, 1, state=StepState.STARTED).save(force_insert=True)
-            row._move(status, kind, actor=claim.owner, data={"step": call.key}, mode=RunMode.QUEUED)
+            waiting = row.waiting_status()
+            if waiting is None:
+                raise TransitionRefused(f"run {self.uuid} has no open question to wait for")
+            row._move(waiting, EventKind.PARKED, actor=claim.owner, data={}, mode=RunMode.QUEUED)
+
+    def use_approval(self, claim: Claim, call: StepCall, approval_key: str) -> None:
+        """Take up the decision that allows `call`, in the transaction that stamps its fence.
+
+        Raises:
+            TransitionRefused: there is no explicit yes for this very call, or it was used up.
+        """
+        decision = self.journal().filter(recorded_key=approval_key).first()
+        granted = (
+            decision is not None
+            and decision.digest == call.digest
+            and decision.result is not None
+            and decision.result.value.get("approved") is True
+        )
+        if decision is None or not granted:
+            raise TransitionRefused(f"step {call.key} of run {self.uuid} was not approved as it is")
+        if decision.used_at is not None and conf.APPROVAL_PER_ATTEMPT:
+            raise TransitionRefused(f"the approval of step {call.key} has been used up")
+        Step.objects.filter(pk=decision.pk).update(used_at=Now())
 
     def complete(self, claim: Claim, output: Payload, usage: Payload | None = None) -> None:
         """Settle as COMPLETED with this output; as CANCELLED if that was requested meanwhile.
@@ -262,6 +300,12 @@ class WorkerTransitions(RunRow):
                 uncertain=uncertain,
                 worker_ended=True,
             )
+
+
+ASKED = {
+    StepKind.APPROVAL: EventKind.APPROVAL_ASKED,
+    StepKind.INPUT: EventKind.INPUT_ASKED,
+}
 
 
 def is_unresolved(step: Step) -> bool:
