@@ -1,0 +1,79 @@
+"""What the crash tests have in common."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.db.models.functions import Now
+
+from agentruns.api import enqueue
+from agentruns.enums import RunStatus, StepState, TerminationReason, ToolEffect
+from agentruns.models import AgentRun, Step
+from tests.harness.environment import AGENTRUNS
+from tests.harness.qcluster import QCluster
+from tests.harness.runs import describe, reread
+from tests.servers.client import RecorderClient
+from tests.servers.cluster import is_alive
+from tests.servers.waiting import wait_until
+
+LEASE_SECONDS: float = AGENTRUNS["LEASE_SECONDS"]
+
+
+def begin(agent: str, request: Any = None) -> AgentRun:
+    """Enqueue a run of this agent."""
+    return AgentRun.objects.get(uuid=enqueue(agent, request or {}).uuid)
+
+
+def begin_held(agent: str, point: str, recorder: RecorderClient) -> tuple[AgentRun, int]:
+    """Enqueue a run; return it when a worker waits at this point of it, and that worker's pid."""
+    recorder.arm(point)
+    run = begin(agent)
+    return run, recorder.wait_reached(point)
+
+
+def kill_held(agent: str, point: str, qcluster: QCluster, recorder: RecorderClient) -> AgentRun:
+    """Enqueue a run, and kill the worker that executes it when it is at this point."""
+    run, worker = begin_held(agent, point, recorder)
+    qcluster.kill_worker(worker)
+    assert reread(run).status == RunStatus.RUNNING
+    return run
+
+
+def wait_out(run: AgentRun, seconds: float, timeout: float = 20) -> None:
+    """Wait until so many seconds of the run's lease have passed, by the database's clock."""
+    left = timedelta(seconds=LEASE_SECONDS - seconds)
+    passed = AgentRun.objects.filter(pk=run.pk, lease_expires_at__lt=Now() + left)
+    wait_until(passed.exists, timeout, lambda: f"{seconds} s of the lease: {describe(run)}")
+
+
+def wait_dead(pid: int, timeout: float = 20) -> None:
+    wait_until(lambda: not is_alive(pid), timeout, f"the end of worker {pid}")
+
+
+def outcome(run: AgentRun) -> tuple[str, str]:
+    row = reread(run)
+    return row.status, row.termination_reason
+
+
+COMPLETED = (RunStatus.COMPLETED, TerminationReason.COMPLETED)
+INTERRUPTED = (RunStatus.FAILED, TerminationReason.INTERRUPTED_WRITE)
+EXHAUSTED = (RunStatus.FAILED, TerminationReason.RETRIES_EXHAUSTED)
+NOT_RETRYABLE = (RunStatus.FAILED, TerminationReason.NOT_RETRYABLE)
+
+
+def interrupted_step(run: AgentRun) -> Step:
+    """Assert that the run is dead-lettered with its fence standing; return the uncertain attempt."""
+    row = reread(run)
+    assert outcome(run) == INTERRUPTED, describe(run)
+    assert row.pending_effect == ToolEffect.NON_IDEMPOTENT_WRITE
+    assert row.pending_step is not None
+    assert row.pending_step.state == StepState.UNCERTAIN
+    return row.pending_step
+
+
+def epochs(run: AgentRun, key: str) -> list[int]:
+    """Return the epochs of every attempt at this step, in their order."""
+    return list(
+        Step.objects.filter(run=run, key=key).order_by("pk").values_list("epoch", flat=True)
+    )

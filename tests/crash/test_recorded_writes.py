@@ -1,0 +1,204 @@
+"""A write that is recorded is not repeated, whatever becomes of the run afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from agentruns.dispatch import wake_after_commit
+from agentruns.enums import RunStatus, StepState
+from agentruns.models import AgentRun, Step
+from tests.harness.fixtures import StartQCluster
+from tests.harness.processes import SyncRunProcess
+from tests.harness.qcluster import QCluster
+from tests.harness.runs import (
+    deliver_again,
+    describe,
+    drain,
+    history,
+    reap,
+    reread,
+    wait_out_lease,
+    wait_settled,
+)
+from tests.project.models import LedgerEntry
+from tests.servers.client import RecorderClient
+
+from .support import (
+    COMPLETED,
+    EXHAUSTED,
+    NOT_RETRYABLE,
+    begin,
+    begin_held,
+    epochs,
+    interrupted_step,
+    kill_held,
+    outcome,
+)
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
+
+
+def fail_after_the_write(how: str, recorder: RecorderClient, *, times: int = 1) -> None:
+    recorder.arm("in_body:read_after", times=times, block=False, answer=how)
+
+
+def test_a_503_after_a_recorded_write_is_retried_without_the_write(
+    qcluster: QCluster, recorder: RecorderClient
+) -> None:
+    fail_after_the_write("unavailable", recorder)
+    run = begin("one_write")
+    drain(run)
+    assert outcome(run) == COMPLETED, describe(run)
+    assert recorder.count("write") == 1
+    assert recorder.count("read_before") == 1
+    assert recorder.count("read_after") == 2
+    assert history(run) == ["queued", "claimed", "requeued", "claimed", "completed"]
+    assert epochs(run, "write") == [1]
+
+
+def test_a_run_that_exhausts_its_budget_after_a_recorded_write_does_not_repeat_it(
+    start_qcluster: StartQCluster, recorder: RecorderClient
+) -> None:
+    start_qcluster(agentruns={"MAX_REQUEUES": 2})
+    fail_after_the_write("unavailable", recorder, times=10)
+    run = begin("one_write")
+    drain(run)
+    assert outcome(run) == EXHAUSTED, describe(run)
+    assert recorder.count("read_after") == 3
+    assert recorder.count("write") == 1
+    assert reread(run).pending_effect == ""
+
+
+def test_an_error_that_no_retry_cures_ends_the_run_without_repeating_its_write(
+    qcluster: QCluster, recorder: RecorderClient
+) -> None:
+    fail_after_the_write("broken", recorder)
+    run = begin("one_write")
+    wait_settled(run)
+    reap()
+    deliver_again(run)
+    assert outcome(run) == NOT_RETRYABLE, describe(run)
+    assert reread(run).error_class == "DestinationBroken"
+    assert reread(run).requeue_count == 0
+    assert recorder.count("read_after") == 1
+    assert recorder.count("write") == 1
+    assert reread(run).pending_effect == ""
+
+
+def test_a_run_without_a_stored_request_is_not_executed_again(
+    qcluster: QCluster, recorder: RecorderClient
+) -> None:
+    recorder.arm("in_body:read_after")
+    run, _created = AgentRun.objects.enqueue("one_write", None)
+    wake_after_commit(run.uuid)
+    qcluster.kill_worker(recorder.wait_reached("in_body:read_after"))
+    wait_out_lease(run)
+    reap()
+    deliver_again(run)
+    assert outcome(run) == NOT_RETRYABLE, describe(run)
+    assert recorder.count("read_after") == 1
+    assert recorder.count("write") == 1
+
+
+@pytest.mark.parametrize(
+    ("point", "reason"), [("in_body:write", "interrupted"), ("in_body:read_after", "certain")]
+)
+def test_a_synchronous_run_that_dies_is_not_executed_again(
+    point: str,
+    reason: str,
+    start_sync_run: Callable[..., SyncRunProcess],
+    recorder: RecorderClient,
+) -> None:
+    recorder.arm(point)
+    caller = start_sync_run("one_write", {})
+    assert recorder.wait_reached(point) == caller.pid
+    caller.send_signal()
+    run = AgentRun.objects.get()
+    wait_out_lease(run)
+    reap()
+    if reason == "interrupted":
+        interrupted_step(run)
+    else:
+        assert outcome(run) == NOT_RETRYABLE, describe(run)
+    assert recorder.count("write") == 1
+
+
+def test_an_idempotent_write_that_was_killed_is_repeated_with_the_same_key(
+    qcluster: QCluster, recorder: RecorderClient
+) -> None:
+    run = kill_held("repeatable_write", "in_body:write", qcluster, recorder)
+    wait_out_lease(run)
+    drain(run)
+    assert outcome(run) == COMPLETED, describe(run)
+    first, second = recorder.bodies("write")
+    assert first["key"] == second["key"]
+    assert first["pid"] != second["pid"]
+    assert recorder.count("read_before") == 1
+    assert epochs(run, "write") == [1, 2]
+    assert Step.objects.get(run=run, recorded_key="write").idempotency_key == first["key"]
+
+
+def test_an_idempotent_write_that_met_a_503_is_repeated_with_the_same_key(
+    qcluster: QCluster, recorder: RecorderClient
+) -> None:
+    recorder.arm("in_body:write", block=False, answer="unavailable")
+    run = begin("repeatable_write")
+    drain(run)
+    assert outcome(run) == COMPLETED, describe(run)
+    first, second = recorder.bodies("write")
+    assert first["key"] == second["key"]
+
+
+@pytest.mark.parametrize(
+    ("point", "committed", "bodies"),
+    [
+        ("after_record:read_before", 0, 1),
+        ("in_body:write", 0, 2),
+        ("after_record:write", 0, 2),
+        ("in_body:read_after", 1, 1),
+    ],
+    ids=["before", "inside", "before_commit", "after"],
+)
+def test_a_transactional_write_happens_exactly_once_wherever_its_worker_dies(
+    point: str, committed: int, bodies: int, qcluster: QCluster, recorder: RecorderClient
+) -> None:
+    run = kill_held("transactional_write", point, qcluster, recorder)
+    entries = LedgerEntry.objects.filter(run=run.uuid)
+    assert entries.count() == committed
+    assert reread(run).pending_effect == ""
+    wait_out_lease(run)
+    drain(run)
+    assert outcome(run) == COMPLETED, describe(run)
+    assert entries.count() == 1
+    assert recorder.count("write") == bodies
+    assert len({body["key"] for body in recorder.bodies("write")}) == 1
+    step = Step.objects.get(run=run, key="write")
+    assert step.state == StepState.RECORDED
+    assert entries.get().idempotency_key == step.idempotency_key
+
+
+def test_a_run_that_kills_its_worker_every_time_ends(
+    start_qcluster: StartQCluster, recorder: RecorderClient
+) -> None:
+    start_qcluster(agentruns={"MAX_REQUEUES": 1})
+    run = begin("poisoned")
+    drain(run, agentruns={"MAX_REQUEUES": 1})
+    assert outcome(run) == EXHAUSTED, describe(run)
+    assert len({body["pid"] for body in recorder.bodies("poison")}) == 2
+    assert recorder.count("poison") == 2
+    assert recorder.count("write") == 1
+    assert history(run).count("lease_lost") == 2
+
+
+def test_the_worker_that_replaces_a_killed_one_serves_other_runs(
+    qcluster: QCluster, recorder: RecorderClient
+) -> None:
+    """A dead worker's run waits for its lease; nobody else's does."""
+    stuck, worker = begin_held("one_write", "in_body:write", recorder)
+    other = begin("reads")
+    qcluster.kill_worker(worker)
+    assert wait_settled(other).status == RunStatus.COMPLETED
+    assert reread(stuck).status in (RunStatus.RUNNING, RunStatus.FAILED)
+    assert recorder.count("write") == 1
