@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,6 +13,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
 from . import registry
+from .clock import clock
 from .conf import conf
 from .dispatch import wake_after_commit
 from .enums import WAITING, EventKind, RunMode, RunStatus, TerminationReason
@@ -35,17 +37,22 @@ __all__ = [
     "RunState",
     "Waiting",
     "acancel",
+    "adecide",
     "aenqueue",
     "aevents",
     "arun",
     "astatus",
     "asubmit_input",
+    "await_end",
     "cancel",
+    "decide",
     "enqueue",
     "events",
     "run",
     "status",
     "submit_input",
+    "wait",
+    "wake",
 ]
 
 
@@ -233,6 +240,48 @@ def cancel(uuid: UUID | str, *, by: str = "") -> RunStatus:
     return _find(uuid).cancel(by=by)
 
 
+def wake(uuid: UUID | str, *, by: str = "") -> bool:
+    """Send a due run's wake-up once more. Returns whether the run was due: QUEUED, its time come."""
+    run_to_wake = _find(uuid)
+    woken = run_to_wake.mark_woken(by=by)
+    if woken:
+        wake_after_commit(run_to_wake.uuid)
+    return woken
+
+
+def decide(
+    uuid: UUID | str, step: str, approved: bool, *, by: str, digest: str, note: str = ""
+) -> None:
+    """Decide on the call that a run waits to have approved; the run then goes on.
+
+    `step` and `digest` are the open question's, as it was shown. Nothing but True is a yes.
+
+    Raises:
+        RunNotFound: there is no such run.
+        TransitionRefused: it does not wait for this decision (any more), or the call has changed.
+    """
+    waiting = _find(uuid)
+    waiting.decide(step, approved, by=by, digest=digest, note=note)
+    wake_after_commit(waiting.uuid)
+
+
+def wait(uuid: UUID | str, *, timeout_seconds: float | None = None) -> RunState:
+    """Wait until a run is settled or waits for a person, by polling; return how it stands then.
+
+    Raises:
+        RunNotFound: there is no such run.
+        TimeoutError: `timeout_seconds` have passed.
+    """
+    deadline = None if timeout_seconds is None else clock() + timeout_seconds
+    pause = 0.05
+    while not (state := status(uuid)).settled and state.status not in WAITING:
+        if deadline is not None and clock() >= deadline:
+            raise TimeoutError(f"run {uuid} is still {state.status} after {timeout_seconds} s")
+        time.sleep(pause)
+        pause = min(pause * 1.5, 1.0)
+    return state
+
+
 def submit_input(uuid: UUID | str, step: str, answer: Any, *, by: str = "") -> None:
     """Answer the question of the step that a run waits for, and have the run go on.
 
@@ -283,6 +332,8 @@ def events(uuid: UUID | str, *, after: int = 0) -> list[RunEvent]:
     ]
 
 
+adecide = sync_to_async(decide, thread_sensitive=True)
+await_end = sync_to_async(wait, thread_sensitive=False)
 aenqueue = sync_to_async(enqueue, thread_sensitive=True)
 arun = sync_to_async(run, thread_sensitive=True)
 acancel = sync_to_async(cancel, thread_sensitive=True)

@@ -113,6 +113,7 @@ RETRYABLE_FAILURES = frozenset({FailureClass.TRANSIENT, FailureClass.RATE_LIMITE
 
 class EventKind(TextChoices):
     QUEUED = "queued", _("queued")
+    WOKEN = "woken", _("woken by a person")
     CLAIMED = "claimed", _("claimed")
     LEASE_LOST = "lease_lost", _("lease lost")
     GIVEN_BACK = "given_back", _("given back")

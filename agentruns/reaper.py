@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db import transaction
 
+from . import verification
 from .conf import conf
 from .dispatch import wake_all
 from .models import AgentRun
@@ -32,6 +33,7 @@ class ReapReport:
 
     runs: list[Reaped] = field(default_factory=list)
     woken: int = 0
+    asked: int = 0
     dry_run: bool = False
 
     @property
@@ -47,6 +49,7 @@ class ReapReport:
             "cancelled": counts[Action.CANCEL.value],
             "errors": len(self.errors),
             "woken": self.woken,
+            "asked": self.asked,
             "runs": [vars(run) for run in self.runs],
         }
 
@@ -54,6 +57,7 @@ class ReapReport:
 def sweep(*, limit: int | None = None, batch_size: int = 500, dry_run: bool = False) -> ReapReport:
     """Reap RUNNING runs whose lease has expired, then wake QUEUED ones that are due.
 
+    Runs that were interrupted in a write whose destination can be asked are put before a worker.
     At most `limit` runs of each kind. Row locks are held for one batch at a time; rows that
     somebody else holds are left to them. A run whose verdict can't be applied is reported and does
     not stop the rest. If the process dies here, the next sweep goes on.
@@ -73,6 +77,8 @@ def sweep(*, limit: int | None = None, batch_size: int = 500, dry_run: bool = Fa
         after = pks[-1]
         report.runs += _reap_batch(pks, dry_run)
     report.woken = _wake(limit, batch_size, dry_run)
+    if not dry_run:
+        report.asked = wake_all(verification.take_due(batch_size))
     return report
 
 

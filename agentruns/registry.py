@@ -1,9 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
 
+from .enums import Testimony
 from .exceptions import UnknownAgent
 from .fields import label
 
@@ -13,19 +16,72 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+@dataclass(frozen=True, slots=True)
+class WriteInDoubt:
+    """A write that a run was interrupted in: what a destination is asked about.
+
+    `idempotency_key` is the one that the body was given; `arguments` are the journaled ones.
+    """
+
+    run: UUID
+    step: str
+    idempotency_key: str
+    arguments: Any
+    started_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a destination said; `result` (JSON) is what the step would have returned if it landed."""
+
+    testimony: Testimony
+    result: Any = None
+    note: str = ""
+
+    @classmethod
+    def landed(cls, result: Any, note: str = "") -> Answer:
+        return cls(Testimony.LANDED, result, note)
+
+    @classmethod
+    def not_landed(cls, note: str = "") -> Answer:
+        return cls(Testimony.NOT_LANDED, None, note)
+
+    @classmethod
+    def unknown(cls, note: str = "") -> Answer:
+        return cls(Testimony.UNKNOWN, None, note)
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """How to ask a destination about a write in doubt.
+
+    `is_final` declares that a destination which says 'not landed' will also refuse this idempotency
+    key from now on, so that the former worker can't act any more.
+    """
+
+    ask: Callable[[WriteInDoubt], Answer]
+    is_final: bool = False
+
+
 @dataclass(frozen=True)
 class RegisteredAgent:
-    """What executes the runs of one name: a sync or async function from a segment to a JSON output."""
+    """What executes the runs of one name: a sync or async function from a segment to a JSON output.
+
+    `verifiers` are found by the name of the step that they can be asked about.
+    """
 
     name: str
     execute: Callable[[Segment], Any]
     version: str = ""
+    verifiers: Mapping[str, Verifier] = field(default_factory=dict)
 
 
 _agents: dict[str, RegisteredAgent] = {}
 
 
-def register(name: str, *, version: str = "") -> Callable[[F], F]:
+def register(
+    name: str, *, version: str = "", verifiers: Mapping[str, Verifier] | None = None
+) -> Callable[[F], F]:
     """Register a plain function as a durable run.
 
         @register("refund")
@@ -37,7 +93,7 @@ def register(name: str, *, version: str = "") -> Callable[[F], F]:
     """
 
     def decorate(function: F) -> F:
-        add(RegisteredAgent(name, function, version))
+        add(RegisteredAgent(name, function, version, verifiers or {}))
         return function
 
     return decorate
@@ -76,6 +132,16 @@ def get(name: str) -> RegisteredAgent:
         return _agents[name]
     except KeyError:
         raise UnknownAgent(name, names()) from None
+
+
+def agents() -> tuple[RegisteredAgent, ...]:
+    return tuple(_agents.values())
+
+
+def verifier(agent: str, step: str) -> Verifier | None:
+    """Who can be asked about this step of this agent, if anybody."""
+    known = _agents.get(agent)
+    return known.verifiers.get(step) if known else None
 
 
 def names() -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from ..enums import (
     StepKind,
     StepOutcome,
     StepState,
+    Testimony,
 )
 from ..exceptions import TransitionRefused
 from ..fields import Payload, label, storable
@@ -51,6 +52,16 @@ class PersonTransitions(RunRow):
                 return RunStatus.RUNNING
             row._settle_cancelled(by)
             return RunStatus.CANCELLED
+
+    def mark_woken(self, *, by: str) -> bool:
+        """Note that a wake-up is sent for this run. Returns False, changing nothing, if it isn't due."""
+        with transaction.atomic(using=conf.DATABASE):
+            row = self._lock()
+            if not type(self).objects.due().filter(pk=row.pk).exists():
+                return False
+            row._write(woken_at=Now())
+            row.add_event(EventKind.WOKEN, actor=by)
+            return True
 
     def retry(self, *, by: str, reason: str = "") -> None:
         """Execute a dead-lettered run again, from its journal, with a new budget.
@@ -172,6 +183,19 @@ class PersonTransitions(RunRow):
             resolved_at=Now(),
             resolved_by=by,
         )
+
+    def add_testimony(self, step: Step, testimony: Testimony, *, actor: str, note: str) -> None:
+        """Write down what a destination said about this write in doubt; nothing else changes."""
+        with transaction.atomic(using=conf.DATABASE):
+            row = self._lock()
+            Step.objects.filter(pk=step.pk).update(testimony=testimony)
+            row.add_event(
+                EventKind.VERIFIED,
+                actor=actor,
+                step=step.key,
+                said=str(testimony),
+                note=storable(note),
+            )
 
     def answer(self, key: str, answer: Payload, *, by: str) -> None:
         """Record a person's answer to an open question; the last one queues the run.

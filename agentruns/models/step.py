@@ -9,6 +9,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from ..conf import conf
 from ..enums import QUESTIONS, StepKind, StepOutcome, StepState, Testimony, ToolEffect
 from ..fields import Payload, PayloadField
 from .querysets import Manager
@@ -61,6 +62,12 @@ class StepQuerySet(models.QuerySet["Step"]):
     def open_questions(self) -> StepQuerySet:
         """What a parked run waits for a person to answer."""
         return self.filter(kind__in=sorted(QUESTIONS), state=StepState.STARTED)
+
+    def due_for_asking(self) -> StepQuerySet:
+        """Writes in doubt whose destination has given no answer yet and may be asked (again) now."""
+        now = Q(ask_after__isnull=True) | Q(ask_after__lte=Now())
+        unanswered = Q(testimony__in=["", Testimony.UNKNOWN], asked_count__lt=conf.VERIFY_ATTEMPTS)
+        return self.unresolved_writes().filter(now & unanswered)
 
     def without_payloads(self) -> StepQuerySet:
         return self.defer("arguments", "result", "late_result")

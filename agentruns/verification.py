@@ -1,0 +1,112 @@
+"""Asking a destination whether a write in doubt happened."""
+
+from __future__ import annotations
+
+import logging
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import F, Q
+
+from . import registry
+from .conf import conf
+from .dispatch import wake_after_commit
+from .enums import Resolution, TerminationReason, Testimony
+from .exceptions import TransitionRefused
+from .fields import Payload
+from .guard import from_now
+from .models import AgentRun, Step
+from .registry import Answer, Verifier, WriteInDoubt
+
+logger = logging.getLogger(__name__)
+
+
+def take_due(limit: int) -> list[UUID]:
+    """Runs dead-lettered inside a write whose destination can be asked, and is to be asked now."""
+    verifiable = Q()
+    for agent in registry.agents():
+        if agent.verifiers:
+            verifiable |= Q(agent=agent.name, pending_step__name__in=sorted(agent.verifiers))
+    if not verifiable:
+        return []
+    in_doubt = AgentRun.objects.unresolved().filter(
+        verifiable,
+        termination_reason=TerminationReason.INTERRUPTED_WRITE,
+        pending_step__in=Step.objects.due_for_asking(),
+    )
+    return list(in_doubt.order_by("finished_at").values_list("uuid", flat=True)[:limit])
+
+
+def verify(uuid: UUID) -> Testimony | None:
+    """Ask the destination of a run's interrupted write, and act on what it says.
+
+    'Landed' records the result and lets the run go on. 'Not landed' is written down for a person,
+    since the former worker may still act; where the destination is declared final it lets the write
+    be executed again. 'Unknown' is asked again, with backoff, VERIFY_ATTEMPTS times in all. Returns
+    what it said; None where there was nothing to ask.
+    """
+    taken = _take(uuid)
+    if taken is None:
+        return None
+    run, step, verifier, digest = taken
+    answer = _ask(run, step, verifier)
+    _act(run, step, verifier, digest, answer)
+    return answer.testimony
+
+
+def _take(uuid: UUID) -> tuple[AgentRun, Step, Verifier, str] | None:
+    """Count this asking before it is made, so that two workers don't make it together."""
+    with transaction.atomic(using=conf.DATABASE):
+        run = AgentRun.objects.filter(uuid=uuid).first()
+        if run is None or run.termination_reason != TerminationReason.INTERRUPTED_WRITE:
+            return None
+        row = AgentRun.objects.lock_one(pk=run.pk)
+        _effect, attempt = row.standing_fence()
+        step = Step.objects.due_for_asking().filter(pk=attempt).first()
+        verifier = registry.verifier(row.agent, step.name) if step else None
+        if row.resolution or step is None or verifier is None:
+            return None
+        pause = from_now(conf.VERIFY_BACKOFF_SECONDS * 2**step.asked_count)
+        Step.objects.filter(pk=step.pk).update(asked_count=F("asked_count") + 1, ask_after=pause)
+        return run, step, verifier, row.resolution_digest()
+
+
+def _ask(run: AgentRun, step: Step, verifier: Verifier) -> Answer:
+    doubt = WriteInDoubt(
+        run=run.uuid,
+        step=step.name,
+        idempotency_key=step.idempotency_key,
+        arguments=None if step.arguments is None else step.arguments.value,
+        started_at=step.started_at,
+    )
+    try:
+        answer = verifier.ask(doubt)
+        Payload.of(answer.result)
+        return answer
+    except Exception as error:
+        logger.exception("the verification of run %s failed", run.uuid)
+        return Answer(Testimony.UNKNOWN, note=f"{type(error).__name__}: {error}")
+
+
+def _act(run: AgentRun, step: Step, verifier: Verifier, digest: str, answer: Answer) -> None:
+    run.add_testimony(step, answer.testimony, actor=f"verify:{step.name}", note=answer.note)
+    verdict = {
+        Testimony.LANDED: Resolution.HAPPENED,
+        Testimony.NOT_LANDED: Resolution.DID_NOT_HAPPEN if verifier.is_final else None,
+    }.get(answer.testimony)
+    if verdict is None:
+        return
+    try:
+        run.resolve(
+            verdict,
+            by=f"verify:{step.name}"[:200],
+            reason=f"the destination said: {answer.testimony.label}",
+            digest=digest,
+            result=Payload.of(answer.result),
+            # A final destination refuses this key from now on, whoever still acts.
+            worker_may_act_confirmed=verifier.is_final,
+        )
+    except TransitionRefused as refusal:
+        logger.warning("run %s: %s", run.uuid, refusal)
+    else:
+        wake_after_commit(run.uuid)
