@@ -29,6 +29,7 @@ from .exceptions import (
 from .fields import Payload
 from .models import AgentRun, Event
 from .runner import execute_claimed, owner_name
+from .telemetry import span
 
 __all__ = [
     "Accepted",
@@ -140,17 +141,18 @@ def enqueue(
         IdempotencyConflict: the key belongs to a run with another request.
     """
     later = available_at is not None or delay_seconds > 0
-    accepted, created = AgentRun.objects.enqueue(
-        agent,
-        Payload.of(request),
-        agent_version=registry.get(agent).version,
-        idempotency_key=idempotency_key,
-        requested_by=requested_by,
-        correlation_id=correlation_id,
-        available_at=available_at,
-        delay_seconds=delay_seconds,
-        woken=not later,
-    )
+    with span(f"agent run {agent}", agent=agent, correlation_id=correlation_id):
+        accepted, created = AgentRun.objects.enqueue(
+            agent,
+            Payload.of(request),
+            agent_version=registry.get(agent).version,
+            idempotency_key=idempotency_key,
+            requested_by=requested_by,
+            correlation_id=correlation_id,
+            available_at=available_at,
+            delay_seconds=delay_seconds,
+            woken=not later,
+        )
     if created and not later:
         wake_after_commit(accepted.uuid)
     return Accepted(accepted.uuid, created)
@@ -178,7 +180,10 @@ def run(
     _refuse_here()
     known = registry.get(agent)
     payload = Payload.of(request)
-    with transaction.atomic(using=conf.DATABASE, durable=True):
+    with (
+        span(f"agent run {agent}", agent=agent, correlation_id=correlation_id),
+        transaction.atomic(using=conf.DATABASE, durable=True),
+    ):
         accepted, _created = AgentRun.objects.enqueue(
             agent,
             payload,

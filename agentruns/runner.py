@@ -25,6 +25,7 @@ from .fields import Payload, storable
 from .interrupts import termination_asks
 from .segment import Segment
 from .sqlthread import on_new_connections
+from .telemetry import span
 from .verdict import Action, Verdict
 
 if TYPE_CHECKING:
@@ -62,7 +63,19 @@ def execute_claimed(run: AgentRun, claim: Claim) -> SegmentEnd:
     """
     segment = Segment(run, claim)
     try:
-        with termination_asks(partial(stop, segment)) if is_background(run) else nullcontext():
+        asked_to_stop = partial(stop, segment)
+        with (
+            termination_asks(asked_to_stop) if is_background(run) else nullcontext(),
+            span(
+                f"agent run segment {run.agent}",
+                parent=run.trace_context,
+                run=str(run.uuid),
+                agent=run.agent,
+                epoch=claim.epoch,
+                owner=claim.owner,
+                correlation_id=run.correlation_id,
+            ),
+        ):
             return _execute(segment)
     finally:
         segment.close()

@@ -37,6 +37,7 @@ from .journal import Journal
 from .models import AgentRun, Step, StepCall
 from .models.step import Ending, idempotency_key, recorded_columns
 from .sqlthread import WORTH_ANOTHER_CONNECTION, SqlThread, on_new_connections
+from .telemetry import span
 
 if TYPE_CHECKING:
     from .guard import Claim
@@ -246,7 +247,14 @@ class Segment:
             approval = await self._approve(call, calls) if needs_approval else None
             self._executing += 1
             try:
-                return await self._execute(call, body, calls, approval)
+                with span(
+                    f"agent run step {call.name}",
+                    run=str(self.run.uuid),
+                    key=call.key,
+                    effect=str(call.effect),
+                    kind=str(call.kind),
+                ):
+                    return await self._execute(call, body, calls, approval)
             finally:
                 self._executing -= 1
         finally:

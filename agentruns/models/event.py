@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+import logging
+from typing import Any
+from uuid import UUID
+
 from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..enums import EventKind
 from ..fields import PayloadField
+from ..signals import event_recorded
 from .querysets import Manager
+
+logger = logging.getLogger("agentruns")
 
 
 class Event(models.Model):
@@ -28,3 +35,28 @@ class Event(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} at {self.at}"
+
+
+def announce(uuid: UUID, agent: str, event: Event, data: dict[str, Any]) -> None:
+    """Log a committed event, without payloads, and send it to the application's receivers."""
+    logger.info(
+        "run %s of %s: %s",
+        uuid,
+        agent,
+        event.kind,
+        extra={
+            "agentrun": str(uuid),
+            "agentrun_event": str(event.kind),
+            "agentrun_owner": event.actor,
+            "agentrun_epoch": event.epoch,
+        },
+    )
+    event_recorded.send_robust(
+        sender=Event,
+        uuid=uuid,
+        agent=agent,
+        kind=EventKind(event.kind),
+        actor=event.actor,
+        epoch=event.epoch,
+        data=data,
+    )

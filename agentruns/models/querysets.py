@@ -11,6 +11,7 @@ from ..enums import TERMINAL, WAITING, EventKind, RunMode, RunStatus
 from ..exceptions import GuardedColumns, IdempotencyConflict, RunNotFound
 from ..fields import Payload, label
 from ..guard import Claim, from_now, lock
+from ..telemetry import trace_context
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -172,6 +173,7 @@ class AgentRunQuerySet(models.QuerySet["AgentRun"]):
             idempotency_key=idempotency_key and label(idempotency_key, "the idempotency key"),
             requested_by=label(requested_by, "requested_by"),
             correlation_id=label(correlation_id, "the correlation id"),
+            trace_context=trace_context(),
             available_at=available_at or from_now(delay_seconds),
             woken_at=Now() if woken else None,
         )

@@ -3,7 +3,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar, Self
 
 from django.db import models, transaction
@@ -28,7 +28,7 @@ from ..failures import Failure
 from ..fields import Payload, PayloadField, storable
 from ..guard import Claim, from_now, judge_ownership
 from ..verdict import Action, Verdict, decide, may_retry_after_fence, retry_delay
-from .event import Event
+from .event import Event, announce
 from .querysets import PAYLOADS, AgentRunManager
 from .step import Step, StepQuerySet
 
@@ -57,6 +57,9 @@ class RunRow(models.Model):
     requested_by = models.CharField(max_length=200, blank=True)
     idempotency_key = models.CharField(max_length=200, null=True, blank=True)  # noqa: DJ001
     correlation_id = models.CharField(max_length=200, blank=True)
+
+    # The W3C traceparent under which the run was accepted.
+    trace_context = models.CharField(max_length=64, blank=True, editable=False)
 
     status = models.CharField(max_length=32, choices=RunStatus.choices, default=RunStatus.QUEUED)
     termination_reason = models.CharField(
@@ -170,12 +173,18 @@ class RunRow(models.Model):
     def add_event(
         self, kind: EventKind, *, actor: str = "", epoch: int | None = None, **data: Any
     ) -> None:
-        Event.objects.create(
+        """Write a line of the history; it is announced when it has been committed."""
+        event = Event.objects.create(
             run_id=self.pk,
             kind=kind,
             actor=storable(actor, 255),
             epoch=self.claim_epoch if epoch is None else epoch,
             data=Payload.of(data) if data else None,
+        )
+        transaction.on_commit(
+            partial(announce, self.uuid, self.agent, event, data),
+            using=conf.DATABASE,
+            robust=True,
         )
 
     def _move(
