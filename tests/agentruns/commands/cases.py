@@ -1,0 +1,109 @@
+"""Runs in the states that an operator meets, made by the transitions themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.conf import settings
+from django.test import override_settings
+
+from agentruns.api import enqueue
+from agentruns.enums import FailureClass, StepKind, StepOutcome, ToolEffect
+from agentruns.failures import Failure
+from agentruns.fields import Payload
+from agentruns.guard import Claim
+from agentruns.models import AgentRun, Step, StepCall
+from agentruns.models.step import Ending
+from tests.harness.runs import reread
+
+WORKER = "queue:elsewhere:1:aa"
+
+
+@contextmanager
+def conf(**values: Any) -> Iterator[None]:
+    """Settings of the app, for a `with` block."""
+    with override_settings(AGENTRUNS={**settings.AGENTRUNS, **values}):
+        yield
+
+
+def queued(agent: str = "echo", request: Any = "hello", **options: Any) -> AgentRun:
+    run: AgentRun = AgentRun.objects.get(uuid=enqueue(agent, request, **options).uuid)
+    return run
+
+
+def running(*, stale: bool = False, **options: Any) -> tuple[AgentRun, Claim]:
+    """A run that a worker executes; `stale`: one whose lease ran out."""
+    run = queued(**options)
+    with conf(LEASE_SECONDS=-1 if stale else 60):
+        taken: tuple[AgentRun, Claim] | None = AgentRun.objects.claim(run.uuid, WORKER)
+    assert taken is not None
+    return taken
+
+
+def call(
+    key: str = "send",
+    effect: ToolEffect = ToolEffect.NON_IDEMPOTENT_WRITE,
+    arguments: Any = None,
+    kind: StepKind = StepKind.CALL,
+) -> StepCall:
+    return StepCall(
+        key=key,
+        name=key,
+        kind=kind,
+        effect=effect,
+        arguments=Payload.of(arguments),
+        digest="",
+        position=1,
+    )
+
+
+def writing(
+    *,
+    stale: bool = False,
+    effect: ToolEffect = ToolEffect.NON_IDEMPOTENT_WRITE,
+    arguments: Any = None,
+    **options: Any,
+) -> tuple[AgentRun, Claim, Step]:
+    """A run inside a write, with its fence standing."""
+    run, claim = running(**options)
+    with conf(LEASE_SECONDS=-1 if stale else 60):
+        step = run.mark_pending_effect(claim, call(effect=effect, arguments=arguments))
+    return reread(run), claim, step
+
+
+def interrupted(**options: Any) -> AgentRun:
+    """A run dead-lettered inside a write."""
+    run, claim, step = writing(**options)
+    run.recover(claim, Failure(FailureClass.UNKNOWN), OSError("connection lost"), step)
+    return reread(run)
+
+
+def failed(
+    failure_class: FailureClass = FailureClass.UNKNOWN, message: str = "boom", **options: Any
+) -> AgentRun:
+    """A dead-lettered run whose writes are all certain."""
+    run, claim = running(**options)
+    run.recover(claim, Failure(failure_class), RuntimeError(message))
+    return reread(run)
+
+
+def exhausted(**options: Any) -> AgentRun:
+    with conf(MAX_REQUEUES=0):
+        return failed(FailureClass.TRANSIENT, **options)
+
+
+def completed(output: Any = "done", **options: Any) -> AgentRun:
+    run, claim = running(**options)
+    ending = Ending(StepOutcome.RETURNED, Payload.of(output))
+    run.record_step(claim, call("read", ToolEffect.READ_ONLY, {"of": "read"}), ending)
+    run.complete(claim, Payload.of(output))
+    return reread(run)
+
+
+def waiting(**options: Any) -> AgentRun:
+    run, claim = running(**options)
+    run.ask(claim, call("ask", ToolEffect.READ_ONLY, kind=StepKind.INPUT))
+    run.suspend(claim)
+    return reread(run)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from uuid import uuid4
+
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from agentruns.fields import Payload
+from agentruns.models import AgentRun, Step
+
+from .cases import completed, interrupted, queued
+from .conftest import Commands
+
+
+def test_shows_where_the_fence_stands(command: Commands) -> None:
+    run = interrupted()
+    text = command("show_agent_run", str(run.uuid)).text
+    assert "termination_reason: interrupted_write" in text
+    assert "pending_effect: non_idempotent_write" in text
+    assert "uncertain  <- THE FENCE STANDS HERE" in text
+    assert "connection lost" in text
+
+
+def test_as_json_it_has_the_steps_and_the_history(command: Commands) -> None:
+    run = interrupted()
+    said = command("show_agent_run", str(run.uuid), "--json").json
+    assert said["uuid"] == str(run.uuid)
+    assert [(step["key"], step["state"], step["fence"]) for step in said["steps"]] == [
+        ("send", "uncertain", True)
+    ]
+    assert [event["kind"] for event in said["events"]] == ["queued", "claimed", "dead_lettered"]
+    assert said["events"][-1]["data"]["reason"] == "interrupted_write"
+
+
+def test_reads_no_payload_unless_asked(command: Commands) -> None:
+    run = completed(request="a secret", output="another secret")
+    with CaptureQueriesContext(connection) as queries:
+        said = command("show_agent_run", str(run.uuid), "--json")
+    assert "secret" not in said.text
+    assert len(queries) == 3
+    sent = " ".join(query["sql"] for query in queries)
+    assert not any(f'"{column}"' in sent for column in ("request", "output", "arguments", "result"))
+
+
+def test_shows_the_payloads_when_asked(command: Commands) -> None:
+    run = completed(request="a question", output="an answer")
+    said = command("show_agent_run", str(run.uuid), "--payloads", "--json").json
+    assert (said["request"], said["output"]) == ("a question", "an answer")
+    assert said["steps"][0]["arguments"] == {"of": "read"}
+    text = command("show_agent_run", str(run.uuid), "--payloads").text
+    assert 'output: "an answer"' in text
+    assert 'arguments: {"of": "read"}' in text
+
+
+def test_a_damaged_payload_is_shown_as_such(command: Commands) -> None:
+    run = completed()
+    Step.objects.filter(run=run).update(result=Payload("9:what is this"))
+    said = command("show_agent_run", str(run.uuid), "--payloads", "--json").json
+    assert "unreadable" in said["steps"][0]["result"]
+
+
+def test_what_strangers_wrote_does_nothing_to_a_terminal(command: Commands) -> None:
+    run = interrupted()
+    Step.objects.filter(run=run).update(error="\x1b[2Jcleared\nsecond line")
+    text = command("show_agent_run", str(run.uuid)).text
+    assert "\\x1b[2Jcleared\\x0asecond line" in text
+
+
+def test_a_run_without_steps_is_shown(command: Commands) -> None:
+    run = queued()
+    assert "no steps" in command("show_agent_run", str(run.uuid)).text
+
+
+def test_says_that_there_is_no_such_run(command: Commands) -> None:
+    assert not AgentRun.objects.exists()
+    missing = uuid4()
+    assert f"there is no run {missing}" in str(command("show_agent_run", str(missing)).failure)
+    assert "is not a uuid" in str(command("show_agent_run", "nonsense").failure)
