@@ -15,8 +15,8 @@ from .exceptions import (
     LandedWithoutResult,
     PayloadError,
     PayloadUnreadable,
+    SegmentInterrupt,
     UnknownAgent,
-    WriteFailed,
 )
 
 
@@ -58,9 +58,9 @@ def register_classifier(classifier: Classifier) -> None:
 def classify(error: BaseException) -> Failure:
     """Tell what a failure means: the settings' classifiers, then registered ones, then built-in rules.
 
-    A failed write is judged by what its body raised.
+    An interrupted segment is judged by what interrupted it: a failed write by what its body raised.
     """
-    if isinstance(error, WriteFailed) and error.__cause__ is not None:
+    if isinstance(error, SegmentInterrupt) and error.__cause__ is not None:
         return classify(error.__cause__)
     configured: list[Classifier] = [import_string(path) for path in conf.FAILURE_CLASSIFIERS]
     for classifier in (*configured, *_registered):

@@ -33,11 +33,13 @@ class Payload:
             PayloadError: another type, a key that is no string, more than MAX_DEPTH levels, or more
                 than MAX_PAYLOAD_BYTES.
         """
-        refuse_what_json_would_change(value)
         try:
+            refuse_what_json_would_change(value)
             text = FORMAT + json.dumps(value, ensure_ascii=True, separators=(",", ":"))
-        except (TypeError, ValueError, RecursionError) as error:
-            raise PayloadError(f"the value can't be kept as JSON: {error}") from error
+        except PayloadError:
+            raise
+        except Exception as error:  # also what a class of somebody else raises when it is read
+            raise PayloadError(f"the value can't be kept as JSON: {storable(error)}") from error
         if len(text) > conf.MAX_PAYLOAD_BYTES:
             raise PayloadError(
                 f"the value takes {len(text)} bytes as JSON; MAX_PAYLOAD_BYTES is "
@@ -116,9 +118,14 @@ class PayloadField(PayloadTextField):
 def storable(text: object, limit: int = 2000) -> str:
     """A text that every database stores: for what a stranger wrote into an error message.
 
-    NUL becomes U+FFFD, lone surrogates their escapes; what is over `limit` characters is cut.
+    NUL becomes U+FFFD, lone surrogates their escapes; what is over `limit` characters is cut. An
+    object whose text can't be had is named by its type.
     """
-    clean = str(text).replace("\x00", "\ufffd").encode("utf-8", "backslashreplace").decode("utf-8")
+    try:
+        said = str(text)
+    except Exception:
+        said = f"{type(text).__name__} without a readable text"
+    clean = said.replace("\x00", "\ufffd").encode("utf-8", "backslashreplace").decode("utf-8")
     return clean if len(clean) <= limit else clean[: limit - 1] + "\u2026"
 
 

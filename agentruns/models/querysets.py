@@ -14,7 +14,7 @@ from ..guard import Claim, from_now, lock
 from ..telemetry import trace_context
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -103,12 +103,22 @@ class AgentRunQuerySet(models.QuerySet["AgentRun"]):
 
     bulk_update.alters_data = True  # type: ignore[attr-defined]
 
-    def bulk_create(self, objs: Iterable[AgentRun], *args: Any, **options: Any) -> list[AgentRun]:
-        self._refuse_guarded(options.get("update_fields") or ())
+    def bulk_create(
+        self,
+        objs: Iterable[AgentRun],
+        batch_size: int | None = None,
+        ignore_conflicts: bool = False,
+        update_conflicts: bool = False,
+        update_fields: Collection[str] | None = None,
+        unique_fields: Collection[str] | None = None,
+    ) -> list[AgentRun]:
+        self._refuse_guarded(update_fields or ())
         rows = list(objs)
         for row in rows:
             row.refuse_guarded_values()
-        return super().bulk_create(rows, *args, **options)
+        return super().bulk_create(
+            rows, batch_size, ignore_conflicts, update_conflicts, update_fields, unique_fields
+        )
 
     def _refuse_guarded(self, names: Iterable[str]) -> None:
         guarded = tuple(sorted(self.model.guarded_columns() & set(names)))

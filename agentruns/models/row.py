@@ -23,7 +23,7 @@ from ..enums import (
     TerminationReason,
     ToolEffect,
 )
-from ..exceptions import GuardedColumns, TransitionRefused
+from ..exceptions import GuardedColumns, LeaseLost, RunNotFound, TransitionRefused
 from ..failures import Failure
 from ..fields import Payload, PayloadField, storable
 from ..guard import Claim, from_now, judge_ownership
@@ -153,7 +153,8 @@ class RunRow(models.Model):
         """
         if self._state.adding:
             self.refuse_guarded_values()
-            super().save(*args, **options)
+            # With the primary key of an old row, it would otherwise be written over that row.
+            super().save(*args, **{**options, "force_insert": True})
             return
         asked = set(options.pop("update_fields", None) or UNGUARDED_COLUMNS)
         remembered = getattr(self, "_as_loaded", {})
@@ -231,10 +232,13 @@ class RunRow(models.Model):
         """The locked row of a segment that owns it, in a transaction.
 
         Raises:
-            LeaseLost: it does not own it any more.
+            LeaseLost: it does not own it any more, or the row was deleted.
         """
         with transaction.atomic(using=conf.DATABASE, durable=durable):
-            row = self._lock()
+            try:
+                row = self._lock()
+            except RunNotFound as deleted:
+                raise LeaseLost(f"run {self.uuid} was deleted") from deleted
             judge_ownership(row, claim)
             yield row
 
