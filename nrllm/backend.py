@@ -16,12 +16,13 @@ from pydantic_ai.durable_exec import (
 )
 from pydantic_ai.toolsets.abstract import ToolsetTool
 
-from agentruns.enums import ToolEffect
+from agentruns.enums import StepKind, ToolEffect
 from agentruns.exceptions import EffectLanded, EffectNotApplied
 
 from .current import CurrentStep, entered
 from .exceptions import AgentRefused, ResultNotStorable
 from .outcomes import landed, retry_payload, settled
+from .responses import failure_payload, raise_recorded_failure, with_distinct_call_ids
 from .steps import PlannedStep, Planner
 from .threads import OwnThread, ReadPool, run_from_this_thread
 
@@ -41,6 +42,7 @@ class JournalBackend(DurableOperationBackend[Any]):
         self._reads = reads
         self.fatal: Exception | None = None
         self._calls: dict[str, _Call] = {}
+        self._failed: list[tuple[PlannedStep, Exception]] = []
 
     def bind(
         self, operation: DurableOperation[Any, Any, Any]
@@ -63,11 +65,31 @@ class JournalBackend(DurableOperationBackend[Any]):
         if self.fatal is not None:
             raise self.fatal
         try:
+            await self._record_survived_failures()
             plan = self._planner.plan(operation.operation_id, params, tool)
-            return await self._once(plan, operation, params)
+            payload = await self._once(plan, operation, params)
         except FATAL as error:
             self.fatal = error
             raise
+        raise_recorded_failure(payload)
+        return payload
+
+    async def _record_survived_failures(self) -> None:
+        """Write down the model requests that failed and that the run went on from (a fallback).
+
+        Or a replay would ask the failed model again, and might go another way.
+        """
+        survived, self._failed = self._failed, []
+        for plan, error in survived:
+            payload = failure_payload(error)
+            await self._segment.astep(
+                plan.name,
+                lambda key, payload=payload: payload,
+                effect=ToolEffect.READ_ONLY,
+                key=plan.key,
+                kind=plan.kind,
+                digest=plan.digest,
+            )
 
     async def _once(
         self, plan: PlannedStep, operation: DurableOperation[Any, Any, Any], params: Any
@@ -107,6 +129,10 @@ class JournalBackend(DurableOperationBackend[Any]):
             )
         except EffectNotApplied as said:
             return said.answer
+        except Exception as error:
+            if plan.kind is StepKind.MODEL:
+                self._failed.append((plan, error))
+            raise
 
     def _body(
         self, plan: PlannedStep, operation: DurableOperation[Any, Any, Any], params: Any
@@ -144,6 +170,8 @@ async def _run(plan: PlannedStep, operation: DurableOperation[Any, Any, Any], pa
             return retry_payload(said.answer)
         raise EffectNotApplied(retry_payload(said.answer)) from said
     payload = _encoded(plan, operation, result)
+    if plan.kind is StepKind.MODEL:
+        return with_distinct_call_ids(payload)
     if not plan.is_tool_call:
         return payload
     return settled(payload, plan.declaration, plan.name)

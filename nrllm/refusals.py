@@ -34,6 +34,8 @@ def refuse_agent(agent: AbstractAgent[Any, Any], mapping: Mapped) -> None:
         toolset.apply(_refuse_leaf)
     for function in output_functions(agent.output_type):
         _refuse_output_function(function, mapping)
+    native = agent.root_capability.get_native_tools()
+    refuse_native_tools([one for one in native if isinstance(one, AbstractNativeTool)], mapping)
 
 
 def refuse_write(

@@ -32,6 +32,7 @@ class RunInfo:
 
 
 DepsFactory = Callable[[RunInfo], Any | Awaitable[Any]]
+AgentFactory = Callable[[], AbstractAgent[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class DurableAgent:
 
     name: str
     agent: AbstractAgent[Any, Any]
+    build: AgentFactory
     version: str = ""
     deps: DepsFactory | None = None
     effects: Mapping[str, ToolEffect | Declaration] = field(default_factory=dict)
@@ -54,7 +56,7 @@ _agents: dict[str, DurableAgent] = {}
 
 def register_agent(
     name: str,
-    agent: AbstractAgent[Any, Any],
+    agent: AbstractAgent[Any, Any] | AgentFactory,
     *,
     version: str = "",
     deps: DepsFactory | None = None,
@@ -65,6 +67,10 @@ def register_agent(
     event_stream_handler: EventStreamHandler[Any] | None = None,
 ) -> DurableAgent:
     """Make an agent a durable run: call this in an app's `agents.py`, then `enqueue(name, prompt)`.
+
+    `agent` is an agent, or a function that builds one, which is called for each segment. Give a
+    function where a model or toolset holds an HTTP client that you made: each segment has an event
+    loop of its own, and a client's connections belong to one loop.
 
     `deps` is called once for each segment and may be sync, async, or an `asynccontextmanager`; what
     it gives is never stored. `effects` declares tools that one does not own, by the name that the
@@ -79,10 +85,13 @@ def register_agent(
         ValueError: the name is taken by another agent, or an effect is none.
     """
     declared = {tool: as_declaration(said) for tool, said in (effects or {}).items()}
-    refuse_agent(agent, declared)
+    build = _builder(agent)
+    example = build()
+    refuse_agent(example, declared)
     durable = DurableAgent(
         name,
-        agent,
+        example,
+        build,
         version=version,
         deps=deps,
         effects=declared,
@@ -91,11 +100,17 @@ def register_agent(
         models=models,
         event_stream_handler=event_stream_handler,
     )
-    if name in _agents and _agents[name].agent is not agent:
+    if name in _agents and agent not in (_agents[name].agent, _agents[name].build):
         raise ValueError(f"an agent named {name!r} is registered already")
     registry.add(registry.RegisteredAgent(name, _executor(durable), version))
     _agents[name] = durable
     return durable
+
+
+def _builder(agent: AbstractAgent[Any, Any] | AgentFactory) -> AgentFactory:
+    if isinstance(agent, AbstractAgent):
+        return lambda: agent
+    return agent
 
 
 def durable_agents() -> tuple[DurableAgent, ...]:

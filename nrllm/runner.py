@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from pydantic_ai.agent import AbstractAgent
+from pydantic_ai.models import Model
 from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.toolsets.abstract import ToolsetTool
 from pydantic_ai.usage import RunUsage
@@ -33,15 +35,16 @@ async def run_agent(durable: DurableAgent, segment: Segment) -> Any:
 
     What is recorded is replayed; the rest is executed in steps of the segment.
     """
+    agent = durable.build()
     # Tools may have been added since the agent was registered.
-    refuse_agent(durable.agent, durable.effects)
+    refuse_agent(agent, durable.effects)
     request = read_request(segment.request)
     reads, usage = ReadPool(), RunUsage()
     try:
-        planner = Planner(mapping=durable.effects, timeouts=timeouts_of(durable.agent))
+        planner = Planner(mapping=durable.effects, timeouts=timeouts_of(agent))
         backend = JournalBackend(segment, planner, reads)
-        async with _deps(durable, segment, reads) as deps:
-            result = await durable.agent.run(
+        async with _clients(agent, durable), _deps(durable, segment, reads) as deps:
+            result = await agent.run(
                 request.prompt,
                 message_history=request.message_history,
                 deps=deps,
@@ -68,6 +71,17 @@ async def run_agent(durable: DurableAgent, segment: Segment) -> Any:
 def _resolve(durable: DurableAgent, tool: ToolsetTool[Any]) -> Resolved:
     trusted = tool.tool_def.toolset_id in durable.trusted_mcp_servers
     return effect_of(facts_of(tool, annotations_trusted=trusted), durable.effects)
+
+
+@contextlib.asynccontextmanager
+async def _clients(agent: AbstractAgent[Any, Any], durable: DurableAgent) -> AsyncGenerator[None]:
+    """Close the models' clients on the event loop on which they were used: the segment's own."""
+    models = [agent.model, *(durable.models or {}).values()]
+    async with contextlib.AsyncExitStack() as stack:
+        for model in models:
+            if isinstance(model, Model):
+                await stack.enter_async_context(model)
+        yield
 
 
 @contextlib.asynccontextmanager

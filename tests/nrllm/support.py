@@ -4,15 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
-from openai import AsyncOpenAI
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from agentruns.api import enqueue
-from agentruns.enums import TerminationReason, ToolEffect
-from agentruns.models import AgentRun, Step
+from agentruns.enums import EventKind, TerminationReason, ToolEffect
+from agentruns.models import AgentRun, Event, Step
 from agentruns.runner import execute_claimed, owner_name
 from tests.servers.client import WireClient
 from tests.servers.waiting import wait_until
@@ -116,9 +115,16 @@ class Scripted:
         return self.turns[turn]
 
 
-def openai_model(wire: WireClient, **options: Any) -> OpenAIChatModel:
-    """A model behind the real client, which repeats nothing by itself."""
-    client = AsyncOpenAI(
-        api_key="none", base_url=f"http://{wire.address}/v1", max_retries=0, **options
-    )
-    return OpenAIChatModel("gpt-test", provider=OpenAIProvider(openai_client=client))
+def openai_model(wire: WireClient) -> OpenAIChatModel:
+    """A model behind the real client library, which repeats nothing by itself."""
+    provider = OpenAIProvider(base_url=f"http://{wire.address}/v1", api_key="none")
+    provider.client.max_retries = 0
+    return OpenAIChatModel("gpt-test", provider=provider)
+
+
+def failure_of_last_retry(run: AgentRun) -> tuple[str, str]:
+    """What the history says about the last requeue: the error, and its class."""
+    event = Event.objects.filter(run=run, kind=EventKind.REQUEUED).order_by("pk").last()
+    assert event is not None
+    assert event.data is not None
+    return event.data.value["error"], event.data.value["failure_class"]
