@@ -34,6 +34,7 @@ class Heartbeat:
         )
         self._progress_at = clock()
         self._renewed_at = clock()
+        self._hung = False
         self.lost: LeaseLost | None = None
 
     def start(self) -> None:
@@ -75,20 +76,23 @@ class Heartbeat:
 
     def _beat_until_stopped(self) -> None:
         try:
-            while not self._stop.is_set() and self.lost is None and self._may_go_on():
-                self._beat()
+            while not self._stop.is_set() and self.lost is None:
+                if not self._hangs():
+                    self._beat()
                 self._stop.wait(conf.HEARTBEAT_SECONDS)
         finally:
             connections[conf.DATABASE].close()
 
-    def _may_go_on(self) -> bool:
-        if clock() - self._progress_at <= conf.MAX_STEP_SECONDS:
-            return True
-        logger.error(
-            "no step of run %s was recorded for MAX_STEP_SECONDS: its lease is not renewed any more",
-            self._run.uuid,
-        )
-        return False
+    def _hangs(self) -> bool:
+        """Whether no step was recorded for MAX_STEP_SECONDS; a record ends that."""
+        hung = clock() - self._progress_at > conf.MAX_STEP_SECONDS
+        if hung and not self._hung:
+            logger.error(
+                "no step of run %s was recorded for MAX_STEP_SECONDS: its lease is not renewed now",
+                self._run.uuid,
+            )
+        self._hung = hung
+        return hung
 
     def _beat(self) -> None:
         sent_at = clock()

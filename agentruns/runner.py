@@ -98,6 +98,7 @@ def _execute(segment: Segment) -> SegmentEnd:
     try:
         segment.open()
         output = _call(registry.get(segment.run.agent).execute, segment)
+        segment.settling = True
         segment.refuse_unfinished()
         _complete(segment, output)
         return SegmentEnd()
@@ -106,10 +107,13 @@ def _execute(segment: Segment) -> SegmentEnd:
         logger.error("run %s is left to the reaper: %s", segment.run.uuid, error)
         raise SystemExit(1) from error
     except BaseException as raised:
+        segment.settling = True
         ended_by = segment.interrupt or raised
         _settle(segment, ended_by)
-        if isinstance(raised, (SystemExit, KeyboardInterrupt)):
-            raise
+        # What ends the process inside a write has become the cause of that write's interrupt.
+        for error in (raised, raised.__cause__):
+            if isinstance(error, (SystemExit, KeyboardInterrupt)):
+                raise error
         return SegmentEnd(ended_by)
 
 
@@ -127,15 +131,19 @@ def _call_on_loop(execute: Callable[[Segment], Any], segment: Segment) -> Any:
     loop.set_default_executor(threads)
     main = loop.create_task(execute(segment))
     segment.cancel_loop = partial(loop.call_soon_threadsafe, main.cancel)
+    why = ""
     try:
         return loop.run_until_complete(main)
+    except BaseException as error:
+        why = f"{type(error).__name__}: {error}"
+        raise
     finally:
         segment.cancel_loop = None
-        _end_everything(loop, threads)
+        _end_everything(loop, threads, why)
         runner.close()
 
 
-def _end_everything(loop: asyncio.AbstractEventLoop, threads: CountingExecutor) -> None:
+def _end_everything(loop: asyncio.AbstractEventLoop, threads: CountingExecutor, why: str) -> None:
     """End every task of the loop and wait for its threads, for a bounded time.
 
     Raises:
@@ -143,7 +151,7 @@ def _end_everything(loop: asyncio.AbstractEventLoop, threads: CountingExecutor) 
     """
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
-        task.cancel()
+        task.cancel(why)
     if tasks:
         loop.run_until_complete(asyncio.wait(tasks, timeout=conf.END_GRACE_SECONDS))
     for task in tasks:

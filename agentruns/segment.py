@@ -75,6 +75,7 @@ class Segment:
         self._executing = 0
         self._writes = 0
         self._stopping = False
+        self.settling = False
 
     @cached_property
     def request(self) -> Any:
@@ -109,12 +110,14 @@ class Segment:
     def ask_to_stop(self) -> bool:
         """Ask it to give the run back. Returns whether it may be interrupted at once.
 
-        Inside a write it may not: the write is finished and recorded first.
+        Inside a write it may not: the write is finished and recorded first. Nor when the agent's
+        function has ended and the run is being settled.
         """
         self._stopping = True
-        if self._writes == 0 and self.interrupt is None:
+        at_once = self._writes == 0 and not self.settling
+        if at_once and self.interrupt is None:
             self.interrupt = GivenBack("the process is to stop")
-        return self._writes == 0
+        return at_once
 
     def refuse_unfinished(self) -> None:
         """Refuse a normal end of a segment that was interrupted or left recorded steps unread."""
