@@ -111,9 +111,9 @@ def _execute(segment: Segment) -> SegmentEnd:
         ended_by = segment.interrupt or raised
         _settle(segment, ended_by)
         # What ends the process inside a write has become the cause of that write's interrupt.
-        for error in (raised, raised.__cause__):
-            if isinstance(error, (SystemExit, KeyboardInterrupt)):
-                raise error
+        for cause in (raised, raised.__cause__):
+            if isinstance(cause, (SystemExit, KeyboardInterrupt)):
+                raise cause
         return SegmentEnd(ended_by)
 
 
