@@ -1,1 +1,290 @@
+"""System checks. Their ids are stable: silence one with SILENCED_SYSTEM_CHECKS."""
+
 from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from django.apps import apps
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.db import connections
+from django.utils.module_loading import import_string
+
+from .conf import Conf, conf, overrides
+from .tasks import REAP
+
+DJANGO_Q = "agentruns.dispatch.django_q."
+
+ABOVE_ZERO = frozenset(
+    {
+        "LEASE_SECONDS",
+        "HEARTBEAT_SECONDS",
+        "MAX_STEP_SECONDS",
+        "WAKE_AGAIN_SECONDS",
+        "WAKE_AGAIN_MAX_SECONDS",
+        "MAX_PAYLOAD_BYTES",
+    }
+)
+# A delay that is doubled, and its maximum.
+DOUBLED = (
+    ("RETRY_BACKOFF_SECONDS", "RETRY_BACKOFF_MAX_SECONDS"),
+    ("WAKE_AGAIN_SECONDS", "WAKE_AGAIN_MAX_SECONDS"),
+)
+
+
+@register("agentruns")
+def check_settings(**_: Any) -> list[CheckMessage]:
+    """Judge AGENTRUNS: keys, types, ranges; then, if those are right, what contradicts what."""
+    if not is_dictionary():
+        return [error("E002", "AGENTRUNS is not a dictionary.", "Write AGENTRUNS = {...}.")]
+    found = [*unknown_keys(), *wrong_values()]
+    return (
+        found
+        if any(message.id != "agentruns.E001" for message in found)
+        else [
+            *found,
+            *contradictions(),
+            *unusable_paths(),
+        ]
+    )
+
+
+def is_dictionary() -> bool:
+    """Whether settings can be read at all; if not, no other check has anything to say."""
+    return isinstance(overrides(), dict)
+
+
+def unknown_keys() -> Iterator[CheckMessage]:
+    for name in sorted(set(overrides()) - set(Conf.names()), key=str):
+        yield error(
+            "E001",
+            f"AGENTRUNS has the key {name!r}, which is no setting.",
+            f"The settings are {', '.join(Conf.names())}.",
+        )
+
+
+def wrong_values() -> Iterator[CheckMessage]:
+    for name in Conf.names():
+        value, default = getattr(conf, name), getattr(Conf, name).default
+        if not fits(value, default):
+            yield error(
+                "E002",
+                f"AGENTRUNS[{name!r}] is {value!r}, which is of the wrong type.",
+                f"It must be of the type of its default, {default!r}.",
+            )
+        elif is_number(value) and (value < 0 or (value == 0 and name in ABOVE_ZERO)):
+            least = "above zero" if name in ABOVE_ZERO else "zero or above"
+            yield error("E003", f"AGENTRUNS[{name!r}] is {value!r}.", f"It must be {least}.")
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def fits(value: object, default: object) -> bool:
+    """Whether a value is of the default's type; whole numbers serve as seconds."""
+    if isinstance(default, float):
+        return is_number(value) and math.isfinite(value)  # type: ignore[arg-type]
+    if isinstance(default, list):
+        return isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
+    return type(value) is type(default)
+
+
+def contradictions() -> Iterator[CheckMessage]:
+    lease, heartbeat = conf.LEASE_SECONDS, conf.HEARTBEAT_SECONDS
+    if heartbeat >= lease:
+        yield error(
+            "E004",
+            f"HEARTBEAT_SECONDS ({heartbeat}) is not below LEASE_SECONDS ({lease}): every run would "
+            "be reaped while it works.",
+            "Renew at least three times in a lease.",
+        )
+    elif heartbeat > lease / 3:
+        yield warning(
+            "W001",
+            f"HEARTBEAT_SECONDS ({heartbeat}) is more than a third of LEASE_SECONDS ({lease}): one "
+            "late renewal may cost a run its lease.",
+            "Renew at least three times in a lease.",
+        )
+    if lease > conf.MAX_STEP_SECONDS:
+        yield error(
+            "E005",
+            f"MAX_STEP_SECONDS ({conf.MAX_STEP_SECONDS}) is below LEASE_SECONDS ({lease}).",
+            "A step may last at least as long as a lease does.",
+        )
+    for base, maximum in DOUBLED:
+        if getattr(conf, maximum) < getattr(conf, base):
+            yield warning("W008", f"{maximum} is below {base}.", f"Raise {maximum}.")
+
+
+def unusable_paths() -> Iterator[CheckMessage]:
+    paths = [("DISPATCHER", conf.DISPATCHER, "wake")]
+    paths += [("FAILURE_CLASSIFIERS", path, "") for path in conf.FAILURE_CLASSIFIERS]
+    for name, path, method in paths:
+        try:
+            found = import_string(path)
+        except Exception as problem:
+            why = f"can't be imported: {problem}"
+        else:
+            if callable(found) and (not method or callable(getattr(found, method, None))):
+                continue
+            why = f"has no method {method}()" if method else "can't be called"
+        hint = "Correct the dotted path; what it names must be in an installed app."
+        yield error("E006", f"{path!r}, which {name} names, {why}.", hint)
+
+
+@register("agentruns")
+def check_database_settings(**_: Any) -> list[CheckMessage]:
+    """Judge what can be known about the database without asking it."""
+    if not settings.USE_TZ:
+        return [error("E009", "USE_TZ is False.", "Leases and delays need times with a zone.")]
+    if not is_dictionary() or not isinstance(conf.DATABASE, str):
+        return []
+    if conf.DATABASE not in settings.DATABASES:
+        known = ", ".join(settings.DATABASES)
+        return [
+            error("E007", f"AGENTRUNS['DATABASE'] is {conf.DATABASE!r}.", f"There are: {known}.")
+        ]
+    entry = settings.DATABASES[conf.DATABASE]
+    found = list(sqlite_options(entry)) if entry["ENGINE"].endswith("sqlite3") else []
+    if entry.get("ATOMIC_REQUESTS"):
+        found.append(
+            warning(
+                "W003",
+                f"ATOMIC_REQUESTS is on for {conf.DATABASE!r}: run() is refused in every view.",
+                "Views that call run() need @transaction.non_atomic_requests; enqueue() does not.",
+            )
+        )
+    return found
+
+
+def sqlite_options(entry: dict[str, Any]) -> Iterator[CheckMessage]:
+    options = entry.get("OPTIONS", {})
+    if str(options.get("transaction_mode")).upper() not in ("IMMEDIATE", "EXCLUSIVE"):
+        yield error(
+            "E008",
+            "SQLite has no row locks, and its transactions begin as reads: two workers could both "
+            "take a run.",
+            f"Set DATABASES[{conf.DATABASE!r}]['OPTIONS']['transaction_mode'] = 'IMMEDIATE'.",
+        )
+    commands = str(options.get("init_command", ""))
+    if re.search(r"synchronous\s*[=(]\s*(NORMAL|OFF|[01])\b", commands, re.IGNORECASE):
+        yield unsafe_sqlite()
+
+
+def unsafe_sqlite() -> CheckMessage:
+    return warning(
+        "W002",
+        "SQLite does not flush each commit to the disk: after a power cut, a fence may be gone and "
+        "its write be repeated.",
+        "Use PRAGMA synchronous = FULL.",
+    )
+
+
+@register("agentruns", Tags.database)
+def check_database(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
+    """Ask the database what it can do; with `check --database` and before `migrate`."""
+    if not databases or not is_dictionary() or conf.DATABASE not in databases:
+        return []
+    connection = connections[conf.DATABASE]
+    if connection.vendor == "sqlite":
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA synchronous")
+            (synchronous,) = cursor.fetchone()
+        declared = any(message.id == "agentruns.W002" for message in check_database_settings())
+        return [unsafe_sqlite()] if synchronous < 2 and not declared else []
+    features = connection.features
+    if features.supports_transactions and features.has_select_for_update_skip_locked:
+        return []
+    return [
+        error(
+            "E010",
+            f"{connection.display_name} can't lock rows and skip those that are locked.",
+            "Use PostgreSQL, MySQL 8.0.1 or MariaDB 10.6 (with InnoDB), or later ones.",
+        )
+    ]
+
+
+@register("agentruns")
+def check_queue(**_: Any) -> list[CheckMessage]:
+    """Judge Q_CLUSTER, where django-q2 wakes the runs."""
+    if not uses_django_q():
+        return []
+    base = getattr(settings, "Q_CLUSTER", {})
+    clusters = {"Q_CLUSTER": base}
+    for name, changes in base.get("ALT_CLUSTERS", {}).items():
+        clusters[f"Q_CLUSTER['ALT_CLUSTERS'][{name!r}]"] = {**base, **changes}
+    return [message for where, cluster in clusters.items() for message in judged(where, cluster)]
+
+
+def uses_django_q() -> bool:
+    if not is_dictionary() or not apps.is_installed("django_q"):
+        return False
+    return str(conf.DISPATCHER).startswith(DJANGO_Q)
+
+
+def judged(where: str, cluster: dict[str, Any]) -> Iterator[CheckMessage]:
+    # What django-q2 takes where nothing is said.
+    timeout, retry = cluster.get("timeout"), cluster.get("retry", 60)
+    if timeout is None:
+        yield warning(
+            "W004",
+            f"{where} has no 'timeout': a worker that hangs is never freed.",
+            "Set it above the longest run, and 'retry' above it.",
+        )
+    elif retry <= timeout:
+        yield error(
+            "E011",
+            f"{where}: 'retry' ({retry}) is not above 'timeout' ({timeout}): runs are woken again "
+            "while they work.",
+            "Set 'retry' to more than 'timeout'.",
+        )
+    if timeout is not None and is_number(conf.MAX_STEP_SECONDS) and timeout < conf.MAX_STEP_SECONDS:
+        yield warning(
+            "W006",
+            f"{where}: 'timeout' ({timeout}) is below MAX_STEP_SECONDS ({conf.MAX_STEP_SECONDS}): a "
+            "step that may still work is interrupted, and if it is a write, its outcome is unknown.",
+            "Raise 'timeout' (it is for a whole run), or lower MAX_STEP_SECONDS.",
+        )
+    if cluster.get("sync"):
+        yield warning(
+            "W005",
+            f"{where}: 'sync' is on: each run is executed inside the call that enqueues it.",
+            "Take it out; for shells and tests there is agentruns.dispatch.immediate.",
+        )
+
+
+@register("agentruns", Tags.database, deploy=True)
+def check_reaper_schedule(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
+    """Look for the reaper's schedule; with `check --deploy --database ...` only.
+
+    Who runs the reaper as a process of its own has none, and ought not to be told at each command.
+    """
+    if not databases or not uses_django_q():
+        return []
+    schedules = apps.get_model("django_q", "Schedule")._default_manager.filter(func=REAP)
+    if schedules.db not in databases:
+        return []
+    if schedules.model._meta.db_table not in connections[schedules.db].introspection.table_names():
+        return []
+    if schedules.exclude(repeats=0).exists():
+        return []
+    return [
+        warning(
+            "W007",
+            "There is no schedule for the reaper: runs whose worker dies would stay as they are.",
+            "Run `manage.py install_reaper_schedule`. If `manage.py reap_stale_agent_runs` runs as a "
+            "process of its own or from cron, which is better, silence agentruns.W007.",
+        )
+    ]
+
+
+def error(number: str, message: str, hint: str) -> CheckMessage:
+    return Error(message, hint=hint, id=f"agentruns.{number}")
+
+
+def warning(number: str, message: str, hint: str) -> CheckMessage:
+    return Warning(message, hint=hint, id=f"agentruns.{number}")

@@ -27,6 +27,7 @@ AGENTRUNS = {
     "HEARTBEAT_SECONDS": 1,
     "RETRY_BACKOFF_SECONDS": 1,
     "WAKE_AGAIN_SECONDS": 5,
+    "MAX_STEP_SECONDS": 60,
 }
 
 Q_CLUSTER = {**Q_CLUSTER, "workers": 2, "queue_limit": 2, "timeout": 120, "retry": 150}

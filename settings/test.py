@@ -44,6 +44,7 @@ AGENTRUNS = {
     "RETRY_BACKOFF_MAX_SECONDS": 0.5,
     "RECORD_RETRY_SECONDS": 5,
     "WAKE_AGAIN_SECONDS": 1,
+    "MAX_STEP_SECONDS": 60,
     **from_environment("TEST_AGENTRUNS"),
 }
 
