@@ -113,7 +113,7 @@ def _execute(segment: Segment) -> SegmentEnd:
         # What ends the process inside a write has become the cause of that write's interrupt.
         for cause in (raised, raised.__cause__):
             if isinstance(cause, (SystemExit, KeyboardInterrupt)):
-                raise cause
+                raise cause  # noqa: B904
         return SegmentEnd(ended_by)
 
 

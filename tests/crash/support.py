@@ -7,12 +7,12 @@ from typing import Any
 
 from django.db.models.functions import Now
 
-from agentruns.api import enqueue
 from agentruns.enums import RunStatus, StepState, TerminationReason, ToolEffect
 from agentruns.models import AgentRun, Step
+from agentruns.models.step import idempotency_key
 from tests.harness.environment import AGENTRUNS
 from tests.harness.qcluster import QCluster
-from tests.harness.runs import describe, reread
+from tests.harness.runs import describe, enqueued, reread
 from tests.servers.client import RecorderClient
 from tests.servers.cluster import is_alive
 from tests.servers.waiting import wait_until
@@ -21,15 +21,26 @@ LEASE_SECONDS: float = AGENTRUNS["LEASE_SECONDS"]
 
 
 def begin(agent: str, request: Any = None) -> AgentRun:
-    """Enqueue a run of this agent."""
-    return AgentRun.objects.get(uuid=enqueue(agent, request or {}).uuid)
+    return enqueued(agent, request or {})
 
 
-def begin_held(agent: str, point: str, recorder: RecorderClient) -> tuple[AgentRun, int]:
-    """Enqueue a run; return it when a worker waits at this point of it, and that worker's pid."""
-    recorder.arm(point)
+def begin_held(
+    agent: str, point: str, recorder: RecorderClient, *, answer: Any = None
+) -> tuple[AgentRun, int]:
+    """Enqueue a run; return it when a worker waits at this point of it, and that worker's pid.
+
+    Those whom earlier calls hold there stay held, until the point is released for all of them.
+    """
+    recorder.arm(point, answer=answer)
+    arrivals = recorder.arrivals(point)
     run = begin(agent)
-    return run, recorder.wait_reached(point)
+    return run, recorder.wait_reached(point, arrival=arrivals + 1)
+
+
+def bodies(run: AgentRun, name: str, recorder: RecorderClient) -> int:
+    """Return how often the body of this run's step has started."""
+    key = idempotency_key(run.uuid, name)
+    return [body["key"] for body in recorder.bodies(name)].count(key)
 
 
 def kill_held(agent: str, point: str, qcluster: QCluster, recorder: RecorderClient) -> AgentRun:

@@ -31,6 +31,7 @@ from .support import (
     NOT_RETRYABLE,
     begin,
     begin_held,
+    bodies,
     epochs,
     interrupted_step,
     kill_held,
@@ -102,27 +103,22 @@ def test_a_run_without_a_stored_request_is_not_executed_again(
     assert recorder.count("write") == 1
 
 
-@pytest.mark.parametrize(
-    ("point", "reason"), [("in_body:write", "interrupted"), ("in_body:read_after", "certain")]
-)
 def test_a_synchronous_run_that_dies_is_not_executed_again(
-    point: str,
-    reason: str,
-    start_sync_run: Callable[..., SyncRunProcess],
-    recorder: RecorderClient,
+    start_sync_run: Callable[..., SyncRunProcess], recorder: RecorderClient
 ) -> None:
-    recorder.arm(point)
-    caller = start_sync_run("one_write", {})
-    assert recorder.wait_reached(point) == caller.pid
-    caller.send_signal()
-    run = AgentRun.objects.get()
-    wait_out_lease(run)
+    runs = {}
+    for point in ("in_body:write", "in_body:read_after"):
+        recorder.arm(point)
+        caller = start_sync_run("one_write", {})
+        assert recorder.wait_reached(point) == caller.pid
+        caller.send_signal()
+        runs[point] = AgentRun.objects.latest("pk")
+    for run in runs.values():
+        wait_out_lease(run)
     reap()
-    if reason == "interrupted":
-        interrupted_step(run)
-    else:
-        assert outcome(run) == NOT_RETRYABLE, describe(run)
-    assert recorder.count("write") == 1
+    interrupted_step(runs["in_body:write"])
+    assert outcome(runs["in_body:read_after"]) == NOT_RETRYABLE
+    assert recorder.count("write") == 2
 
 
 def test_an_idempotent_write_that_was_killed_is_repeated_with_the_same_key(
@@ -151,32 +147,30 @@ def test_an_idempotent_write_that_met_a_503_is_repeated_with_the_same_key(
     assert first["key"] == second["key"]
 
 
-@pytest.mark.parametrize(
-    ("point", "committed", "bodies"),
-    [
-        ("after_record:read_before", 0, 1),
-        ("in_body:write", 0, 2),
-        ("after_record:write", 0, 2),
-        ("in_body:read_after", 1, 1),
-    ],
-    ids=["before", "inside", "before_commit", "after"],
-)
 def test_a_transactional_write_happens_exactly_once_wherever_its_worker_dies(
-    point: str, committed: int, bodies: int, qcluster: QCluster, recorder: RecorderClient
+    start_qcluster: StartQCluster, recorder: RecorderClient
 ) -> None:
-    run = kill_held("transactional_write", point, qcluster, recorder)
-    entries = LedgerEntry.objects.filter(run=run.uuid)
-    assert entries.count() == committed
-    assert reread(run).pending_effect == ""
-    wait_out_lease(run)
-    drain(run)
-    assert outcome(run) == COMPLETED, describe(run)
-    assert entries.count() == 1
-    assert recorder.count("write") == bodies
-    assert len({body["key"] for body in recorder.bodies("write")}) == 1
-    step = Step.objects.get(run=run, key="write")
-    assert step.state == StepState.RECORDED
-    assert entries.get().idempotency_key == step.idempotency_key
+    # Where the worker is killed: what is committed then, and how often the body starts in all.
+    points = {
+        "after_record:read_before": (0, 1),  # before the transaction
+        "in_body:write": (0, 2),  # inside it
+        "after_record:write": (0, 2),  # inside it, the step recorded
+        "in_body:read_after": (1, 1),  # after it
+    }
+    qcluster = start_qcluster(workers=len(points))
+    held = {point: begin_held("transactional_write", point, recorder) for point in points}
+    for point, (run, worker) in held.items():
+        qcluster.kill_worker(worker)
+        assert reread(run).status == RunStatus.RUNNING
+        assert reread(run).pending_effect == ""
+        assert LedgerEntry.objects.filter(run=run.uuid).count() == points[point][0], point
+    for point, (run, _worker) in held.items():
+        drain(run)
+        assert outcome(run) == COMPLETED, describe(run)
+        step = Step.objects.get(run=run, key="write")
+        assert step.state == StepState.RECORDED
+        assert bodies(run, "write", recorder) == points[point][1], point
+        assert LedgerEntry.objects.get(run=run.uuid).idempotency_key == step.idempotency_key
 
 
 def test_a_run_that_kills_its_worker_every_time_ends(
@@ -190,15 +184,3 @@ def test_a_run_that_kills_its_worker_every_time_ends(
     assert recorder.count("poison") == 2
     assert recorder.count("write") == 1
     assert history(run).count("lease_lost") == 2
-
-
-def test_the_worker_that_replaces_a_killed_one_serves_other_runs(
-    qcluster: QCluster, recorder: RecorderClient
-) -> None:
-    """A dead worker's run waits for its lease; nobody else's does."""
-    stuck, worker = begin_held("one_write", "in_body:write", recorder)
-    other = begin("reads")
-    qcluster.kill_worker(worker)
-    assert wait_settled(other).status == RunStatus.COMPLETED
-    assert reread(stuck).status in (RunStatus.RUNNING, RunStatus.FAILED)
-    assert recorder.count("write") == 1

@@ -72,6 +72,10 @@ class RecorderClient(JsonClient):
         path = f"/reached/{quote(point, safe='')}?arrival={arrival}&timeout={timeout}"
         return int(self.get(path, timeout=timeout + 10)["pid"])
 
+    def arrivals(self, point: str) -> int:
+        """Return how often somebody was acted on at `point`."""
+        return int(self.get(f"/arrivals/{quote(point, safe='')}")["count"])
+
     def release(self, point: str) -> None:
         """Let go whoever waits at `point`, and nobody waits there from now on."""
         self.post(f"/release/{quote(point, safe='')}")

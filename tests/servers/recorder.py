@@ -88,6 +88,10 @@ class Recorder:
                 return Reply({"error": f"reached {len(arrivals)} times, not {number}"}, 504)
             return Reply({"pid": arrivals[number - 1].pid})
 
+    def count_arrivals(self, request: Request) -> Reply:
+        with self.changed:
+            return Reply({"count": len(self.arrivals[request.argument])})
+
     def release(self, request: Request) -> Reply:
         with self.changed:
             self.armed.pop(request.argument, None)
@@ -116,6 +120,7 @@ def routes(recorder: Recorder) -> dict[str, Any]:
         "POST arm": recorder.arm,
         "POST hold": recorder.hold,
         "GET reached": recorder.reached,
+        "GET arrivals": recorder.count_arrivals,
         "POST release": recorder.release,
         "POST reset": recorder.reset,
     }
