@@ -36,7 +36,8 @@ class PersonTransitions(RunRow):
     def cancel(self, *, by: str) -> RunStatus:
         """Cancel: at once where no fence stands, else after the write in flight is recorded.
 
-        Cancelling a cancelled run changes nothing. Returns the status that the run then has.
+        Cancelling a cancelled run changes nothing. A queued run whose journal holds an unresolved
+        write is dead-lettered instead, as a claim would. Returns the status that the run then has.
 
         Raises:
             TransitionRefused: the run has completed or failed.
@@ -45,11 +46,15 @@ class PersonTransitions(RunRow):
             row = self._lock()
             if row.status == RunStatus.CANCELLED:
                 return RunStatus.CANCELLED
-            if row.status == RunStatus.RUNNING and row.standing_fence()[0]:
+            fence, _attempt = row.standing_fence()
+            if row.status == RunStatus.RUNNING and fence:
                 if row.cancel_requested_at is None:
                     row._write(cancel_requested_at=Now())
                     row.add_event(EventKind.CANCEL_ASKED, actor=by)
                 return RunStatus.RUNNING
+            if row.status == RunStatus.QUEUED and not may_retry_after_fence(fence):
+                row._stop(None, actor=by)
+                return RunStatus.FAILED
             row._settle_cancelled(by)
             return RunStatus.CANCELLED
 

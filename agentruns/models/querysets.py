@@ -184,7 +184,7 @@ class AgentRunQuerySet(models.QuerySet["AgentRun"]):
             requested_by=label(requested_by, "requested_by"),
             correlation_id=label(correlation_id, "the correlation id"),
             trace_context=trace_context(),
-            available_at=available_at or from_now(delay_seconds),
+            available_at=available_at or (from_now(delay_seconds) if delay_seconds else Now()),
             woken_at=Now() if woken else None,
         )
         if not idempotency_key:

@@ -246,9 +246,9 @@ class RunRow(models.Model):
         """The effect and the attempt of the write in flight; the journal is the second witness.
 
         A non-idempotent attempt without record or verdict stands for a fence even if somebody
-        emptied `pending_effect` by hand.
+        emptied `pending_effect` (or `pending_step`) by hand.
         """
-        if not may_retry_after_fence(self.pending_effect):
+        if not may_retry_after_fence(self.pending_effect) and self.pending_step_id is not None:
             return self.pending_effect, self.pending_step_id
         witness = (
             self.journal().unresolved_writes().order_by("-pk").values_list("pk", flat=True).first()
