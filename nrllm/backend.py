@@ -5,6 +5,7 @@ import contextvars
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic_ai import Agent
@@ -81,10 +82,9 @@ class JournalBackend(DurableOperationBackend[Any]):
         """
         survived, self._failed = self._failed, []
         for plan, error in survived:
-            payload = failure_payload(error)
             await self._segment.astep(
                 plan.name,
-                lambda key, payload=payload: payload,
+                partial(_as_recorded, failure_payload(error)),
                 effect=ToolEffect.READ_ONLY,
                 key=plan.key,
                 kind=plan.kind,
@@ -160,6 +160,10 @@ class JournalBackend(DurableOperationBackend[Any]):
         """Where the synchronous functions of this step run."""
         reads = plan.declaration.effect is ToolEffect.READ_ONLY
         return self._reads if reads else OwnThread()
+
+
+def _as_recorded(payload: Any, key: str) -> Any:
+    return payload
 
 
 async def _run(plan: PlannedStep, operation: DurableOperation[Any, Any, Any], params: Any) -> Any:

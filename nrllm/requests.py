@@ -12,8 +12,9 @@ from pydantic_ai.tools import ToolDefinition
 from .exceptions import RequestRefused
 from .keys import digest
 
-# They differ from one execution to the next, or describe it, and no model reads them.
-NOT_SENT = frozenset({"timestamp", "run_id", "conversation_id", "metadata", "usage", "state"})
+# Of a message, what a model reads. The rest describes an execution, and differs in the next.
+SENT = ("kind", "instructions")
+NOT_SENT = frozenset({"timestamp", "metadata"})
 
 _prompt = TypeAdapter(list[UserContent])
 
@@ -73,12 +74,15 @@ def _dumped(messages: list[ModelMessage]) -> list[Any]:
 
 
 def _sent(message: dict[str, Any]) -> dict[str, Any]:
-    sent = {name: value for name, value in message.items() if name not in NOT_SENT}
-    sent["parts"] = [
-        {name: value for name, value in part.items() if name not in NOT_SENT}
-        for part in message["parts"]
-    ]
-    return sent
+    sent = {name: message.get(name) for name in SENT}
+    return {**sent, "parts": [_sent_part(part) for part in message["parts"]]}
+
+
+def _sent_part(part: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what is empty, so that a field that a release adds strands no run in flight."""
+    return {
+        name: value for name, value in part.items() if name not in NOT_SENT and value is not None
+    }
 
 
 def _parameters(parameters: ModelRequestParameters) -> dict[str, Any]:

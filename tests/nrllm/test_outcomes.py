@@ -84,7 +84,7 @@ def told(model: Scripted) -> list[Any]:
 
 
 def test_tool_failed_is_recorded_and_told_to_the_model() -> None:
-    model, done = one_tool(throws(ToolFailed("no such mailbox")))
+    model, _done = one_tool(throws(ToolFailed("no such mailbox")))
     run = execute(accept("actor"))
     assert run.status == RunStatus.COMPLETED
     assert step_named(run, "act").state == StepState.RECORDED
@@ -118,7 +118,7 @@ UNCLEAR = {
 
 @pytest.mark.parametrize("body", UNCLEAR.values(), ids=UNCLEAR.keys())
 def test_an_end_that_says_nothing_leaves_the_fence_standing(body: Callable[[], Any]) -> None:
-    model, done = one_tool(body)
+    model, _done = one_tool(body)
     run = execute_past_exits(accept("actor"))
     assert run.status == RunStatus.FAILED
     assert fenced(run).state == StepState.UNCERTAIN
@@ -134,7 +134,7 @@ def execute_past_exits(run: AgentRun) -> AgentRun:
 
 
 def test_a_retry_that_is_declared_to_come_before_the_act_is_told_to_the_model() -> None:
-    model, done = one_tool(throws(ModelRetry("give a street")), retry_means_not_applied=True)
+    model, _done = one_tool(throws(ModelRetry("give a street")), retry_means_not_applied=True)
     run = execute(accept("actor"))
     assert run.status == RunStatus.COMPLETED
     assert step_named(run, "act").outcome == StepOutcome.EFFECT_NOT_APPLIED
@@ -142,7 +142,7 @@ def test_a_retry_that_is_declared_to_come_before_the_act_is_told_to_the_model() 
 
 
 def test_a_result_that_is_no_json_landed_and_fails_the_run_naming_the_tool() -> None:
-    model, done = one_tool(lambda: object())
+    model, _done = one_tool(object)
     run = execute(accept("actor"))
     assert run.status == RunStatus.FAILED
     assert run.termination_reason == TerminationReason.NOT_RETRYABLE
@@ -186,7 +186,9 @@ class TestTransactional:
         return "written"
 
     def test_commits_with_its_step_and_needs_no_fence(self) -> None:
-        model, done = one_tool(self.write, TRANSACTIONAL, failures={1: [ModelHTTPError(503, "m")]})
+        _model, _done = one_tool(
+            self.write, TRANSACTIONAL, failures={1: [ModelHTTPError(503, "m")]}
+        )
         run = execute(accept("actor"))
         assert LedgerEntry.objects.count() == 1
         assert step_named(run, "act").state == StepState.RECORDED
@@ -201,7 +203,7 @@ class TestTransactional:
             self.write()
             raise error
 
-        model, done = one_tool(body, TRANSACTIONAL)
+        model, _done = one_tool(body, TRANSACTIONAL)
         run = execute(accept("actor"))
         assert run.status == RunStatus.COMPLETED, run.error_message
         assert LedgerEntry.objects.count() == 0

@@ -53,7 +53,7 @@ def test_a_toolset_of_its_own_kind_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "output_type",
-    [acts, [Answer, acts], ToolOutput(acts), TextOutput(acts), NativeOutput([Answer, acts])],
+    [acts, [Answer, acts], ToolOutput(acts), TextOutput(acts), NativeOutput(acts)],
     ids=["function", "list", "ToolOutput", "TextOutput", "NativeOutput"],
 )
 def test_an_output_function_is_refused(output_type: Any) -> None:
