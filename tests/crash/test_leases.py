@@ -30,7 +30,7 @@ def wait_for_renewals(run: AgentRun) -> None:
     wait_until(renewed.exists, 20, lambda: f"renewals for more than a lease: {describe(run)}")
 
 
-@pytest.mark.parametrize("offset", [0, 600, -600], ids=["same", "ahead", "behind"])
+@pytest.mark.parametrize("offset", [600, -600], ids=["ahead", "behind"])
 def test_a_live_worker_keeps_its_run_and_a_dead_one_loses_it_whatever_its_clock_says(
     offset: float, start_qcluster: StartQCluster, recorder: RecorderClient
 ) -> None:

@@ -106,19 +106,21 @@ def test_a_run_without_a_stored_request_is_not_executed_again(
 def test_a_synchronous_run_that_dies_is_not_executed_again(
     start_sync_run: Callable[..., SyncRunProcess], recorder: RecorderClient
 ) -> None:
-    runs = {}
-    for point in ("in_body:write", "in_body:read_after"):
-        recorder.arm(point)
-        caller = start_sync_run("one_write", {})
-        assert recorder.wait_reached(point) == caller.pid
+    recorder.arm("in_body:write", skip=1)
+    recorder.arm("in_body:read_after")
+    callers = {caller.pid: caller for caller in (start_sync_run("one_write", {}) for _ in "ab")}
+    inside = recorder.wait_reached("in_body:write")
+    after = recorder.wait_reached("in_body:read_after")
+    assert {inside, after} == set(callers)
+    for caller in callers.values():
         caller.send_signal()
-        runs[point] = AgentRun.objects.latest("pk")
+    runs = {int(run.claimed_by.split(":")[2]): run for run in AgentRun.objects.all()}
     for run in runs.values():
         wait_out_lease(run)
     reap()
-    interrupted_step(runs["in_body:write"])
-    assert outcome(runs["in_body:read_after"]) == NOT_RETRYABLE
-    assert recorder.count("write") == 2
+    interrupted_step(runs[inside])
+    assert outcome(runs[after]) == NOT_RETRYABLE, describe(runs[after])
+    assert [bodies(run, "write", recorder) for run in runs.values()] == [1, 1]
 
 
 def test_an_idempotent_write_that_was_killed_is_repeated_with_the_same_key(

@@ -22,7 +22,7 @@ from .support import COMPLETED, begin_held, bodies, epochs, outcome, wait_dead
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
 
 # Far longer than any of these tests: nothing here goes on because a lease ran out.
-LONG_LEASE = {"LEASE_SECONDS": 300, "WAKE_AGAIN_SECONDS": 300}
+LONG_LEASE = {"LEASE_SECONDS": 300, "MAX_STEP_SECONDS": 600, "WAKE_AGAIN_SECONDS": 300}
 
 
 def assert_given_back_and_completed(run: AgentRun, recorder: RecorderClient) -> None:

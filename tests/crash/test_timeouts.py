@@ -14,13 +14,14 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
 
 # Whole seconds; long enough for a busy machine to reach the write before it. The cluster ends a
 # worker that outlives its timeout by three seconds, if `guard_cycle` adds up to them exactly.
-TIMEOUT = {"timeout": 3, "retry": 90, "guard_cycle": 0.125}
+TIMEOUT = {"timeout": 2, "retry": 90, "guard_cycle": 0.125}
+LONG_LEASE = {"LEASE_SECONDS": 300, "MAX_STEP_SECONDS": 600}
 
 
 def test_a_timeout_inside_a_write_dead_letters_the_run_at_once(
     start_qcluster: StartQCluster, recorder: RecorderClient
 ) -> None:
-    start_qcluster(workers=2, q_cluster=TIMEOUT, agentruns={"LEASE_SECONDS": 300})
+    start_qcluster(workers=2, q_cluster=TIMEOUT, agentruns=LONG_LEASE)
     agents = ("one_write", "async_write")
     held = [begin_held(agent, "in_body:write", recorder) for agent in agents]
     for run, worker in held:
@@ -52,7 +53,7 @@ def test_a_timeout_inside_a_write_in_a_thread_is_dead_lettered_by_the_reaper(
 def test_a_timeout_outside_a_write_costs_a_retry_and_repeats_no_write(
     start_qcluster: StartQCluster, recorder: RecorderClient
 ) -> None:
-    start_qcluster(q_cluster=TIMEOUT, agentruns={"LEASE_SECONDS": 300})
+    start_qcluster(q_cluster=TIMEOUT, agentruns=LONG_LEASE)
     run, _worker = begin_held("one_write", "in_body:read_after", recorder)
     drain(run)
     assert outcome(run) == COMPLETED, describe(run)
