@@ -4,8 +4,8 @@ from uuid import uuid4
 
 from agentruns.enums import EventKind, RunStatus
 from agentruns.models import AgentRun
+from tests.agentruns.cases import completed, queued, writing
 
-from .cases import completed, queued, writing
 from .conftest import Commands
 
 

@@ -11,11 +11,11 @@ from agentruns.enums import RunStatus
 from agentruns.exceptions import AgentRunError
 from agentruns.management.commands.install_reaper_schedule import NAME
 from agentruns.models import AgentRun
+from tests.agentruns.cases import running
 from tests.harness.fixtures import StartQCluster
 from tests.harness.runs import wait_for_status
 from tests.servers.waiting import wait_until
 
-from .cases import running
 from .conftest import Commands
 from .test_reap_stale_agent_runs import fail_to_reap
 

@@ -5,8 +5,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from agentruns.models import AgentRun
+from tests.agentruns.cases import completed, failed, interrupted, queued, running, waiting, writing
 
-from .cases import completed, failed, interrupted, queued, running, waiting, writing
 from .conftest import Commands
 
 

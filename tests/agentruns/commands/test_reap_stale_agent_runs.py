@@ -13,11 +13,11 @@ from agentruns.management.commands import reap_stale_agent_runs
 from agentruns.management.repeating import termination
 from agentruns.models import AgentRun
 from agentruns.reaper import ReapReport
+from tests.agentruns.cases import queued, running, writing
 from tests.harness.manage import run_manage
 from tests.harness.processes import OwnProcess
 from tests.servers.waiting import wait_until
 
-from .cases import queued, running, writing
 from .conftest import Commands
 
 

@@ -7,8 +7,8 @@ from django.test.utils import CaptureQueriesContext
 
 from agentruns.fields import Payload
 from agentruns.models import AgentRun, Step
+from tests.agentruns.cases import completed, interrupted, queued
 
-from .cases import completed, interrupted, queued
 from .conftest import Commands
 
 

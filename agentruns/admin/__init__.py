@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from .run import AgentRunAdmin
+
+__all__ = ["AgentRunAdmin"]

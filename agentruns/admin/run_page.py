@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from django.utils.translation import gettext as _
+
+from ..enums import RunStatus
+from ..fields import Payload
+from ..models import AgentRun
+from .payloads import Excerpt, excerpt, excerpt_columns
+from .wording import duration, moment, what_is_known
+
+if TYPE_CHECKING:
+    from ..models import Event, Step
+
+SHOWN_STEPS = 100
+SHOWN_EVENTS = 200
+RUN_PAYLOADS = ("request", "output", "usage")
+STEP_PAYLOADS = ("arguments", "result", "late_result")
+
+
+@dataclass(frozen=True)
+class StepRow:
+    step: Step
+    fenced: bool
+    started: str
+    took: str
+    payloads: list[tuple[str, Excerpt]]
+
+
+@dataclass(frozen=True)
+class EventRow:
+    event: Event
+    at: str
+    details: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """What a run's page shows; the oldest steps and events are left out where there are many."""
+
+    run: AgentRun
+    known: str
+    facts: list[tuple[str, str]]
+    may_see_payloads: bool
+    payloads: list[tuple[str, Excerpt]]
+    steps: list[StepRow]
+    more_steps: bool
+    events: list[EventRow]
+    more_events: bool
+
+
+def run_page(run: AgentRun, *, payloads: bool) -> RunPage:
+    """Read a run's page: four queries, whatever the run's size; no payload unless allowed."""
+    steps, more_steps = read_steps(run, payloads)
+    events = list(run.history().order_by("-pk")[: SHOWN_EVENTS + 1])
+    return RunPage(
+        run=run,
+        known=what_is_known(run, run.read_at),  # type: ignore[attr-defined]
+        facts=facts(run),
+        may_see_payloads=payloads,
+        payloads=run_payloads(run) if payloads else [],
+        steps=steps,
+        more_steps=more_steps,
+        events=[event_row(event) for event in reversed(events[:SHOWN_EVENTS])],
+        more_events=len(events) > SHOWN_EVENTS,
+    )
+
+
+def facts(run: AgentRun) -> list[tuple[str, str]]:
+    """The summary: what is set, in the order in which a person asks."""
+    given = [
+        (_("status"), run.get_status_display()),
+        (_("reason"), run.get_termination_reason_display()),
+        (_("error"), ": ".join(part for part in (run.error_class, run.error_message) if part)),
+        (_("fence"), run.get_pending_effect_display() if run.pending_effect else ""),
+        (_("verdict"), run.get_resolution_display() if run.resolution else ""),
+        (_("verdict by"), " ".join(filter(None, (run.resolved_by, moment(run.resolved_at))))),
+        (_("cancel asked"), moment(run.cancel_requested_at)),
+        (_("owner"), run.claimed_by),
+        (_("lease ends"), moment(run.lease_expires_at)),
+        (_("segments so far"), str(run.claim_epoch)),
+        (_("retries"), str(run.requeue_count)),
+        (_("agent"), " ".join(filter(None, (run.agent, run.agent_version)))),
+        (_("mode"), run.get_mode_display()),
+        (_("requested by"), run.requested_by),
+        (_("correlation id"), run.correlation_id),
+        (_("idempotency key"), run.idempotency_key or ""),
+        (_("created"), moment(run.created_at)),
+        (_("due"), moment(run.available_at) if run.status == RunStatus.QUEUED else ""),
+        (_("last woken"), moment(run.woken_at)),
+        (_("started"), moment(run.started_at)),
+        (_("finished"), moment(run.finished_at)),
+    ]
+    return [(name, value) for name, value in given if value]
+
+
+def run_payloads(run: AgentRun) -> list[tuple[str, Excerpt]]:
+    rows = AgentRun.objects.without_payloads().annotate(**excerpt_columns(RUN_PAYLOADS))
+    return named_excerpts(rows.get(pk=run.pk), RUN_PAYLOADS)
+
+
+def named_excerpts(row: Any, names: tuple[str, ...]) -> list[tuple[str, Excerpt]]:
+    labels = {
+        "request": _("request"),
+        "output": _("output"),
+        "usage": _("usage"),
+        "arguments": _("arguments"),
+        "result": _("result"),
+        "late_result": _("result reported late"),
+    }
+    read = [(labels[name], excerpt(row, name)) for name in names]
+    return [(label, shown) for label, shown in read if shown is not None]
+
+
+def read_steps(run: AgentRun, payloads: bool) -> tuple[list[StepRow], bool]:
+    steps = run.journal().without_payloads().order_by("-pk")
+    if payloads:
+        steps = steps.annotate(**excerpt_columns(STEP_PAYLOADS, run.pending_step_id))
+    found = list(steps[: SHOWN_STEPS + 1])
+    rows = [step_row(run, step, payloads) for step in reversed(found[:SHOWN_STEPS])]
+    return rows, len(found) > SHOWN_STEPS
+
+
+def step_row(run: AgentRun, step: Step, payloads: bool) -> StepRow:
+    return StepRow(
+        step=step,
+        fenced=bool(run.pending_effect) and step.pk == run.pending_step_id,
+        started=moment(step.started_at),
+        took=duration(step.ended_at - step.started_at) if step.ended_at else "",
+        payloads=named_excerpts(step, STEP_PAYLOADS) if payloads else [],
+    )
+
+
+def event_row(event: Event) -> EventRow:
+    data = details(event.data)
+    return EventRow(event, moment(event.at), [(key, str(value)) for key, value in data.items()])
+
+
+def details(data: Payload | None) -> dict[str, Any]:
+    value = data.value if data is not None else {}
+    return value if isinstance(value, dict) else {}
