@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import NoReturn
@@ -17,6 +18,8 @@ import psutil
 from script.postgres import private_server
 
 NO_TESTS_SELECTED = 5  # pytest's exit code
+END_SECONDS = 10
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 PYTHON = sys.executable
 LINTERS = {
     "ruff check": [PYTHON, "-m", "ruff", "check"],
@@ -69,23 +72,23 @@ class Suite:
         if self.interrupted:
             return
         print(f"\n== {name}", flush=True)
-        child = subprocess.Popen(
+        with subprocess.Popen(
             command,
             env={**self.environment, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-        )
-        lines = []
-        try:
-            for line in child.stdout or ():
-                print(line, end="", flush=True)
-                if line.strip():
-                    lines.append(line.rstrip())
-            self.steps.append(Step(name, child.wait(), lines))
-        finally:
-            end(child)
+        ) as child:
+            lines = []
+            try:
+                for line in child.stdout or ():
+                    print(line, end="", flush=True)
+                    if line.strip():
+                        lines.append(COLOUR.sub("", line).rstrip())
+                self.steps.append(Step(name, child.wait(), lines))
+            finally:
+                end(child)
 
     def interrupt(self, signum: int, frame: FrameType | None) -> None:
         self.interrupted = True  # a terminal sends Ctrl-C to the running step as well
@@ -115,9 +118,16 @@ def end(child: subprocess.Popen[str]) -> None:
     """End a step that is still running, and the processes that it started."""
     if child.poll() is not None:
         return
-    for process in [*psutil.Process(child.pid).children(recursive=True), psutil.Process(child.pid)]:
-        process.terminate()
-    child.wait()
+    family = []
+    with suppress(psutil.NoSuchProcess):
+        parent = psutil.Process(child.pid)
+        family = [*parent.children(recursive=True), parent]
+    for process in family:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    for process in psutil.wait_procs(family, timeout=END_SECONDS)[1]:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 @contextmanager
