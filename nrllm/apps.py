@@ -10,7 +10,8 @@ class NrllmConfig(AppConfig):
     def ready(self) -> None:
         from agentruns.failures import register_classifier
 
-        from . import checks  # noqa: F401  (registers them)
+        from . import checks, subagents  # noqa: F401  (registers the checks)
         from .failures import classify_agent_failure
 
         register_classifier(classify_agent_failure)
+        subagents.install()

@@ -128,6 +128,7 @@ class JournalBackend(DurableOperationBackend[Any]):
                 digest=plan.digest,
             )
         except EffectNotApplied as said:
+            self._planner.not_applied(plan)
             return said.answer
         except Exception as error:
             if plan.kind is StepKind.MODEL:

@@ -23,6 +23,7 @@ from .refusals import refuse_agent, timeouts_of
 from .registration import DurableAgent, RunInfo
 from .requests import read_request
 from .steps import Planner
+from .subagents import durable_run
 from .threads import ReadPool
 from .tools import facts_of
 
@@ -41,25 +42,33 @@ async def run_agent(durable: DurableAgent, segment: Segment) -> Any:
     request = read_request(segment.request)
     reads, usage = ReadPool(), RunUsage()
     try:
-        planner = Planner(mapping=durable.effects, timeouts=timeouts_of(agent))
+        planner = Planner(
+            mapping=durable.effects,
+            timeouts=timeouts_of(agent),
+            trusted=durable.trusted_mcp_servers,
+        )
         backend = JournalBackend(segment, planner, reads)
-        async with _clients(agent, durable), _deps(durable, segment, reads) as deps:
-            result = await agent.run(
-                request.prompt,
-                message_history=request.message_history,
-                deps=deps,
-                usage=usage,
-                usage_limits=durable.usage_limits,
-                capabilities=[
-                    WriteOrdering(partial(_resolve, durable)),
-                    RunDurability(
-                        segment,
-                        backend,
-                        models=durable.models,
-                        event_stream_handler=durable.event_stream_handler,
-                    ),
-                ],
-            )
+        async with (
+            _clients(agent, durable),
+            _deps(durable, segment, reads) as deps,
+        ):
+            with durable_run(durable.effects):
+                result = await agent.run(
+                    request.prompt,
+                    message_history=request.message_history,
+                    deps=deps,
+                    usage=usage,
+                    usage_limits=durable.usage_limits,
+                    capabilities=[
+                        WriteOrdering(partial(_resolve, durable)),
+                        RunDurability(
+                            segment,
+                            backend,
+                            models=durable.models,
+                            event_stream_handler=durable.event_stream_handler,
+                        ),
+                    ],
+                )
         if backend.fatal is not None:
             raise backend.fatal
         return _as_json(durable, result.output)

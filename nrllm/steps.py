@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,10 +57,13 @@ class Planner:
         *,
         mapping: Mapped,
         timeouts: Mapping[str, float],
+        trusted: Collection[str] = (),
     ) -> None:
         self._mapping = mapping
         self._timeouts = timeouts
+        self._trusted = trusted
         self._keys = StepKeys()
+        self._not_applied: Counter[str] = Counter()
 
     def plan(self, operation_id: DurableOperationId, params: Any, tool: Any) -> PlannedStep:
         """Raise `AgentRefused` for what can't run behind the fence."""
@@ -123,17 +127,37 @@ class Planner:
         if isinstance(operation_id, ToolsetValidateToolArgumentsId):
             key = self._keys.numbered("validate", params.ctx.run_step, _call_id(params.ctx), name)
             return PlannedStep(f"{name}: arguments", key, READ, arguments=arguments)
-        leaf = params.tool if isinstance(params, ToolsetCallToolParams) else None
-        facts = ToolFacts(params.name, function=function_of(leaf))
+        facts = self._leaf_facts(operation_id, params, definition)
         declaration = effect_of(facts, self._mapping, heard).declaration
         declaration = self._checked(operation_id, params, name, declaration, definition)
         return PlannedStep(
             name=name,
-            key=self._tool_key(params, name),
+            key=self._tool_key(params, name, declaration, arguments),
             declaration=declaration,
             kind=StepKind.TOOL,
             arguments=arguments,
             is_tool_call=True,
+        )
+
+    def _leaf_facts(
+        self,
+        operation_id: DurableOperationId,
+        params: ToolsetCallToolParams | DynamicToolsetCallToolParams,
+        definition: ToolDefinition | None,
+    ) -> ToolFacts:
+        """What only the toolset itself shows: the function, and which server the hints come from."""
+        trusted = (
+            isinstance(operation_id, ToolsetCallToolId)
+            and operation_id.toolset_kind == "mcp"
+            and operation_id.toolset_id in self._trusted
+        )
+        return ToolFacts(
+            params.name,
+            metadata=definition.metadata if definition is not None else None,
+            function=function_of(
+                params.tool if isinstance(params, ToolsetCallToolParams) else None
+            ),
+            annotations_trusted=trusted,
         )
 
     def _checked(
@@ -156,9 +180,25 @@ class Planner:
         # Elsewhere a ModelRetry also stands for a lost connection, or for a timeout.
         return Declaration(declaration.effect, once_per_run=declaration.once_per_run)
 
+    def not_applied(self, plan: PlannedStep) -> None:
+        """Note that a call did nothing: a `once_per_run` tool may be called again."""
+        self._not_applied[plan.key] += 1
+
+    def _once_key(self, name: str, arguments: Any) -> str:
+        occurrence = 1
+        while self._not_applied[key := self._keys.once(name, arguments, occurrence)]:
+            occurrence += 1
+        return key
+
     def _tool_key(
-        self, params: ToolsetCallToolParams | DynamicToolsetCallToolParams, name: str
+        self,
+        params: ToolsetCallToolParams | DynamicToolsetCallToolParams,
+        name: str,
+        declaration: Declaration,
+        arguments: Any,
     ) -> str:
+        if declaration.once_per_run and declaration.effect is not ToolEffect.READ_ONLY:
+            return self._once_key(name, arguments)
         call_id = _call_id(params.ctx)
         if call_id is not None and call_id in _ids_of_last_response(params.ctx):
             return self._keys.tool(params.ctx.run_step, call_id)

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from pydantic_ai import Agent, RunContext
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import (
+    ModelMessage,
     ModelMessagesTypeAdapter,
     ModelRequest,
     ToolCallPart,
@@ -110,7 +111,7 @@ def test_an_agent_is_built_for_each_segment_by_a_function() -> None:
 def test_message_history() -> None:
     model = Scripted(says("no"), says("as before"))
     register_agent("a", Agent(model.model, name="a"))
-    history = [ModelRequest(parts=[UserPromptPart("earlier")]), says("I see.")]
+    history: list[ModelMessage] = [ModelRequest(parts=[UserPromptPart("earlier")]), says("I see.")]
     dumped = ModelMessagesTypeAdapter.dump_python(history, mode="json")
     finished = execute(accept("a", {"prompt": "and now?", "message_history": dumped}))
     assert output(finished) == "as before"
@@ -171,7 +172,7 @@ def test_the_run_id_of_pydantic_ai_is_the_runs_uuid() -> None:
     agent = Agent(model.model, name="a")
 
     @agent.tool(metadata={"effect": "read_only"})
-    async def which(ctx: RunContext[None]) -> None:
+    async def which(ctx: RunContext[object]) -> None:
         seen.append(ctx.run_id)
 
     register_agent("a", agent)
