@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,6 +15,7 @@ from pydantic_ai.durable_exec import (
     DurableOperationBackend,
     durable_unit_scope,
 )
+from pydantic_ai.toolsets import AbstractToolset
 from pydantic_ai.toolsets.abstract import ToolsetTool
 
 from agentruns.enums import StepKind, ToolEffect
@@ -23,6 +24,7 @@ from agentruns.exceptions import EffectLanded, EffectNotApplied
 from .current import CurrentStep, entered
 from .exceptions import AgentRefused, ResultNotStorable
 from .outcomes import landed, retry_payload, settled
+from .prechecks import refused_arguments
 from .responses import failure_payload, raise_recorded_failure, with_distinct_call_ids
 from .steps import PlannedStep, Planner
 from .threads import OwnThread, ReadPool, run_from_this_thread
@@ -37,8 +39,15 @@ FATAL = (AgentRefused,)
 class JournalBackend(DurableOperationBackend[Any]):
     """Runs each durable operation of Pydantic AI as a step of one segment, or replays it."""
 
-    def __init__(self, segment: Segment, planner: Planner, reads: ReadPool) -> None:
+    def __init__(
+        self,
+        segment: Segment,
+        planner: Planner,
+        reads: ReadPool,
+        dynamic_toolsets: Mapping[str, AbstractToolset[Any]],
+    ) -> None:
         self._segment = segment
+        self._dynamic = dynamic_toolsets
         self._planner = planner
         self._reads = reads
         self.fatal: Exception | None = None
@@ -105,7 +114,8 @@ class JournalBackend(DurableOperationBackend[Any]):
                 return first.payload
         call = self._calls[plan.key] = _Call(plan.arguments)
         try:
-            call.payload = await self._in_step(plan, operation, params)
+            refused = await self._refused_arguments(plan, operation, params)
+            call.payload = refused or await self._in_step(plan, operation, params)
             call.answered = True
             return call.payload
         finally:
@@ -113,6 +123,25 @@ class JournalBackend(DurableOperationBackend[Any]):
                 # A read that failed may be asked again; after a write that failed nothing goes on.
                 del self._calls[plan.key]
             call.ended.set()
+
+    async def _refused_arguments(
+        self, plan: PlannedStep, operation: DurableOperation[Any, Any, Any], params: Any
+    ) -> Any:
+        toolset = self._dynamic.get(getattr(operation.operation_id, "toolset_id", ""))
+        if plan.precheck_key is None or toolset is None:
+            return None
+
+        async def check(key: str) -> Any:
+            with durable_unit_scope(), Agent.using_thread_executor(self._reads):
+                return await refused_arguments(toolset, params)
+
+        return await self._segment.astep(
+            f"{plan.name}: arguments",
+            check,
+            effect=ToolEffect.READ_ONLY,
+            key=plan.precheck_key,
+            arguments=plan.arguments,
+        )
 
     async def _in_step(
         self, plan: PlannedStep, operation: DurableOperation[Any, Any, Any], params: Any

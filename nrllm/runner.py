@@ -19,6 +19,7 @@ from .durability import RunDurability
 from .effects import Resolved, effect_of
 from .exceptions import AgentRefused, ResultNotStorable
 from .ordering import WriteOrdering
+from .prechecks import dynamic_toolsets_of
 from .refusals import refuse_agent, timeouts_of
 from .registration import DurableAgent, RunInfo
 from .requests import read_request
@@ -47,7 +48,7 @@ async def run_agent(durable: DurableAgent, segment: Segment) -> Any:
             timeouts=timeouts_of(agent),
             trusted=durable.trusted_mcp_servers,
         )
-        backend = JournalBackend(segment, planner, reads)
+        backend = JournalBackend(segment, planner, reads, dynamic_toolsets_of(agent))
         async with (
             _clients(agent, durable),
             _deps(durable, segment, reads) as deps,

@@ -47,6 +47,8 @@ class PlannedStep:
     arguments: Any = None
     digest: str | None = None
     is_tool_call: bool = False
+    # The key of the step that checks the arguments first, where nothing else has.
+    precheck_key: str | None = None
 
 
 class Planner:
@@ -137,7 +139,19 @@ class Planner:
             kind=StepKind.TOOL,
             arguments=arguments,
             is_tool_call=True,
+            precheck_key=self._precheck_key(params, declaration),
         )
+
+    def _precheck_key(
+        self,
+        params: ToolsetCallToolParams | DynamicToolsetCallToolParams,
+        declaration: Declaration,
+    ) -> str | None:
+        dynamic = isinstance(params, DynamicToolsetCallToolParams)
+        if not dynamic or declaration.effect is ToolEffect.READ_ONLY:
+            return None
+        call_id = _call_id(params.ctx)
+        return self._keys.numbered("arguments", params.ctx.run_step, call_id, params.name)
 
     def _leaf_facts(
         self,

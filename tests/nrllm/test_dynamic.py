@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic_ai import Agent, FunctionToolset, RunContext
+from pydantic_ai.exceptions import ModelHTTPError, ModelRetry
+from pydantic_ai.toolsets import AbstractToolset
+
+from agentruns.enums import RunStatus, ToolEffect
+from nrllm import Declaration, effect, register_agent
+from tests.nrllm.support import (
+    Scripted,
+    accept,
+    called,
+    calls,
+    execute,
+    fenced,
+    keys,
+    says,
+    step_named,
+)
+
+pytestmark = pytest.mark.usefixtures("settings_for_runs")
+
+
+def register(
+    model: Scripted,
+    done: list[str],
+    *,
+    metadata: Any = None,
+    timeout: float | None = None,
+    **options: Any,
+) -> None:
+    agent = Agent(model.model, name="a")
+
+    def send(to: int) -> str:
+        done.append(f"send {to}")
+        if to == 13:
+            raise ModelRetry("unlucky")
+        return "sent"
+
+    @agent.toolset(id="desk")
+    def desk(ctx: RunContext[Any]) -> AbstractToolset[Any]:
+        toolset: FunctionToolset[Any] = FunctionToolset(id="inner", timeout=timeout)
+        toolset.tool_plain(metadata=metadata)(send)
+        return toolset
+
+    register_agent("a", agent, **options)
+
+
+def test_a_dynamic_toolsets_tool_is_a_step() -> None:
+    done: list[str] = []
+    model = Scripted(
+        calls(called("send", "a", to=1)), says("ok"), failures={1: [ModelHTTPError(503, "m")]}
+    )
+    register(model, done)
+    run = execute(execute(accept("a")))
+    assert run.status == RunStatus.COMPLETED, run.error_message
+    assert done == ["send 1"]
+    assert step_named(run, "send").effect == ToolEffect.NON_IDEMPOTENT_WRITE
+    assert "tools:1:desk" in keys(run)
+
+
+def test_bad_arguments_are_refused_before_the_stamp() -> None:
+    done: list[str] = []
+    model = Scripted(
+        calls(called("send", "a", to="nobody")),
+        calls(called("send", "b", to=2)),
+        says("ok"),
+        failures={2: [ModelHTTPError(503, "m")]},
+    )
+    register(model, done)
+    run = execute(execute(accept("a")))
+    assert run.status == RunStatus.COMPLETED, run.error_message
+    assert done == ["send 2"]
+    assert "tool:1:a" not in keys(run), "the write was never stamped"
+    assert "valid integer" in str(model.asked[1])
+
+
+def test_the_metadata_of_its_tools_counts() -> None:
+    model = Scripted(calls(called("send", "a", to=1)), says("ok"))
+    register(model, [], metadata={"effect": "read_only"})
+    run = execute(accept("a"))
+    assert step_named(run, "send").effect == ToolEffect.READ_ONLY
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_a_retry_is_uncertain_also_where_it_is_declared_to_come_before_the_act(
+    declared: bool,
+) -> None:
+    """Its toolset's timeout would look the same, and it can't be seen from outside."""
+    model = Scripted(calls(called("send", "a", to=13)), says("ok"))
+    said = Declaration(ToolEffect.NON_IDEMPOTENT_WRITE, retry_means_not_applied=declared)
+    register(model, [], timeout=5, effects={"send": said})
+    run = execute(accept("a"))
+    assert fenced(run).name == "send"
+
+
+def test_a_decorator_inside_is_not_seen() -> None:
+    """The definition crosses the journal, the function does not: use metadata or the mapping."""
+    model = Scripted(calls(called("look", "a")), says("ok"))
+    agent = Agent(model.model, name="a")
+
+    @effect(ToolEffect.READ_ONLY)
+    def look() -> str:
+        return "found"
+
+    @agent.toolset(id="desk")
+    def desk(ctx: RunContext[Any]) -> AbstractToolset[Any]:
+        return FunctionToolset([look], id="inner")
+
+    register_agent("a", agent)
+    run = execute(accept("a"))
+    assert step_named(run, "look").effect == ToolEffect.NON_IDEMPOTENT_WRITE
