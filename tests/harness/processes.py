@@ -8,7 +8,7 @@ import sys
 from types import TracebackType
 from typing import IO, Any, Self
 
-from tests.servers.process import ROOT
+from tests.servers.process import ROOT, Watchdog
 
 from .environment import subprocess_environment
 
@@ -31,6 +31,7 @@ class OwnProcess:
             text=True,
             start_new_session=True,
         )
+        self.watchdog = Watchdog(self.process.pid)
         return self
 
     @property
@@ -53,6 +54,7 @@ class OwnProcess:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.watchdog.dismiss()
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()

@@ -6,6 +6,7 @@ from django.db.models.functions import Now
 from django_q.models import Task
 from django_q.tasks import async_task
 
+from agentruns.api import enqueue
 from agentruns.enums import TERMINAL, WAITING, RunStatus
 from agentruns.models import AgentRun, Event
 from tests.servers.waiting import wait_until
@@ -16,8 +17,15 @@ from .processes import Reaper
 SETTLED = TERMINAL | WAITING
 
 
+def enqueued(agent: str, request: Any = None, **options: Any) -> AgentRun:
+    """Enqueue a run and return its row."""
+    row: AgentRun = AgentRun.objects.get(uuid=enqueue(agent, request, **options).uuid)
+    return row
+
+
 def reread(run: AgentRun) -> AgentRun:
-    return AgentRun.objects.get(pk=run.pk)
+    row: AgentRun = AgentRun.objects.get(pk=run.pk)
+    return row
 
 
 def history(run: AgentRun) -> list[str]:

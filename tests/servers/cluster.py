@@ -10,7 +10,7 @@ from typing import Self
 
 import psutil
 
-from tests.servers.process import ROOT
+from tests.servers.process import ROOT, Watchdog
 from tests.servers.waiting import wait_until
 
 
@@ -24,6 +24,7 @@ class ClusterProcess:
     def __init__(self, log: Path, environment: dict[str, str]) -> None:
         self.log = log
         self.environment = environment
+        self.killed = False
 
     def __enter__(self) -> Self:
         with self.log.open("wb") as log:
@@ -36,6 +37,7 @@ class ClusterProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        self.watchdog = Watchdog(self.process.pid)
         try:
             wait_until(self.is_up, 60, lambda: f"the start of qcluster:\n{self.output()}")
         except BaseException:
@@ -87,6 +89,10 @@ class ClusterProcess:
 
     def kill(self) -> None:
         """Kill every process of the group, like a power cut, and wait until none is left."""
+        if self.killed:
+            return
+        self.killed = True
+        self.watchdog.dismiss()
         members = process_group(self.process.pid)
         try:
             os.killpg(self.process.pid, signal.SIGKILL)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,27 @@ ROOT = Path(__file__).resolve().parents[2]
 
 class ServerFailed(RuntimeError):
     """A server process ended, or said nothing, before it was ready."""
+
+
+class Watchdog:
+    """Kills a process group when this process is gone, however that happened."""
+
+    def __init__(self, group: int) -> None:
+        # The end of its standard input is the end of this process.
+        self.process = subprocess.Popen(
+            ["sh", "-c", f"cat; kill -KILL -{group}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def dismiss(self) -> None:
+        """Kill the watchdog, with its `cat`, so that it kills nobody."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
 
 
 class ServerProcess:
