@@ -85,7 +85,13 @@ def main() -> int:
     signal.signal(signal.SIGHUP, stop)
     django.setup()
     logging.getLogger("django-q").setLevel(logging.WARNING)
-    return demonstrate(options.json)
+    from .world import AlreadyRunning
+
+    try:
+        return demonstrate(options.json)
+    except AlreadyRunning as refusal:
+        print(refusal, file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.servers.client import SmtpClient
+from tests.servers.client import SmtpClient, WireClient
 from tests.servers.cluster import ClusterProcess
 from tests.servers.process import ROOT, ServerProcess
 
@@ -40,6 +40,7 @@ class World:
     """The real processes around the three runs."""
 
     mail: SmtpClient
+    endpoint: WireClient | None  # None where the model is a real provider's
     cluster: ClusterProcess
     environment: dict[str, str]
     model: str
@@ -77,16 +78,16 @@ def clean_directory(directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def model_endpoint(directory: Path) -> Iterator[dict[str, str]]:
+def model_endpoint(directory: Path) -> Iterator[WireClient | None]:
     """Start the local model endpoint, unless there is a key for a real one."""
     if real_model() is not None:
-        yield {}
+        yield None
         return
     path = directory / "script.json"
     path.write_text(json.dumps(script(), indent=2), encoding="utf-8")
     log = directory / "model.jsonl"
     with ServerProcess("openai_wire", "--script", str(path), "--log", str(log)) as server:
-        yield {MODEL_URL: f"{server.url}/v1"}
+        yield WireClient(server.url)
 
 
 @contextmanager
@@ -100,10 +101,10 @@ def mail_server(directory: Path) -> Iterator[ServerProcess]:
 @contextmanager
 def world(directory: Path) -> Iterator[World]:
     """Start the mail server, the model and the cluster; end every one of them afterwards."""
-    with mail_server(directory) as mail, model_endpoint(directory) as model:
+    with mail_server(directory) as mail, model_endpoint(directory) as endpoint:
         environment = {
             **os.environ,
-            **model,
+            MODEL_URL: f"http://{endpoint.address}/v1" if endpoint else "",
             "DJANGO_SETTINGS_MODULE": "settings.demo",
             "AGENTRUNS_DEMO_DIR": str(directory),
             SMTP_PORT: str(mail.port),
@@ -111,6 +112,7 @@ def world(directory: Path) -> Iterator[World]:
         with ClusterProcess(directory / "qcluster.log", environment) as cluster:
             yield World(
                 mail=SmtpClient(f"http://127.0.0.1:{mail.ready['control_port']}"),
+                endpoint=endpoint,
                 cluster=cluster,
                 environment=environment,
                 model=real_model() or "a local endpoint that speaks OpenAI's wire format",

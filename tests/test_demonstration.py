@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.servers.process import ROOT
+from tests.servers.waiting import wait_until
+
+# It has a database of its own; once is enough.
+pytestmark = pytest.mark.sqlite
+
+MODEL_KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start a demonstration without a key, in a folder of this test's."""
+    started: list[subprocess.Popen[str]] = []
+    environment = {k: v for k, v in os.environ.items() if k not in MODEL_KEYS}
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "script.demonstration", *arguments],
+            cwd=ROOT,
+            env={**environment, "AGENTRUNS_DEMO_DIR": str(tmp_path)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+    wait_until(lambda: not processes_of(tmp_path), 10, lambda: processes_of(tmp_path))
+
+
+def processes_of(directory: Path) -> list[str]:
+    """Describe the processes that work in this folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            command = process.cmdline()
+            where = process.environ().get("AGENTRUNS_DEMO_DIR")
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+        if where == str(directory) and process.pid != os.getpid():
+            found.append(f"{process.pid}: {command}")
+    return found
+
+
+def begun(directory: Path) -> bool:
+    """Return whether its first e-mail has gone out."""
+    return (directory / "mail.jsonl").exists()
+
+
+@pytest.mark.timeout(180)
+def test_shows_three_runs_twice_in_a_row(
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    for _ in range(2):
+        process = start("--json")
+        report, errors = process.communicate(timeout=80)
+        assert process.returncode == 0, errors
+        assert not processes_of(tmp_path)
+        facts: dict[str, Any] = json.loads(report)
+        assert facts["ok"]
+        assert [(run["status"], run["reason"]) for run in facts["runs"]] == [
+            ("completed", "completed"),
+            ("failed", "interrupted_write"),
+            ("completed", "completed"),
+        ]
+        assert len({email["idempotency_key"] for email in facts["emails"]}) == 3
+        assert facts["seconds"] < 60
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_leaves_no_process_when_it_is_stopped(
+    number: int, start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    process = start()
+    wait_until(lambda: begun(tmp_path), 60, "the first e-mail")
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert process.returncode != 0
+    wait_until(lambda: not processes_of(tmp_path), 10, lambda: processes_of(tmp_path))
+
+
+def test_two_at_a_time_are_refused(
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    start()
+    wait_until(lambda: begun(tmp_path), 60, "the first e-mail")
+    second = start()
+    _, errors = second.communicate(timeout=30)
+    assert second.returncode == 2
+    assert "another demonstration" in errors
