@@ -11,7 +11,7 @@ MODEL_URL = "DEMO_MODEL_URL"
 
 # The first whose key is set; DEMO_MODEL names another one, in Pydantic AI's words.
 PROVIDERS = {
-    "OPENAI_API_KEY": "openai:gpt-4.1-mini",
+    "OPENAI_API_KEY": "openai-chat:gpt-4.1-mini",
     "ANTHROPIC_API_KEY": "anthropic:claude-haiku-4-5",
 }
 
