@@ -43,7 +43,7 @@ class AgentRunAdmin(RunModelAdmin):
     """Runs, to be looked at: no add, no delete, no form. Actions call a verb of the run."""
 
     list_display = (
-        "short_uuid", "status_and_reason", "agent", "age", "owner", "lease_left", "requeue_count",
+        "short_uuid", "status_and_reason", "agent", "age", "owner", "lease_left", "retries",
         "fence",
     )  # fmt: skip
     list_filter = (AttentionFilter, DeadLetterFilter, "status", AgentFilter)
@@ -135,6 +135,10 @@ class AgentRunAdmin(RunModelAdmin):
         if left.total_seconds() < 0:
             return _("ran out %(ago)s ago") % {"ago": duration(left)}
         return duration(left)
+
+    @admin.display(description=gettext_lazy("retries"))
+    def retries(self, run: AgentRun) -> int:
+        return run.requeue_count
 
     @admin.display(description=gettext_lazy("fence"))
     def fence(self, run: AgentRun) -> str:
