@@ -105,11 +105,12 @@ def _wake(limit: int | None, batch_size: int, dry_run: bool) -> int:
     if dry_run:
         waiting: int = AgentRun.objects.unwoken().count()
         return waiting if limit is None else min(waiting, limit)
-    woken = 0
-    while limit is None or woken < limit:
-        size = batch_size if limit is None else min(batch_size, limit - woken)
+    taken = woken = 0
+    while limit is None or taken < limit:
+        size = batch_size if limit is None else min(batch_size, limit - taken)
         uuids = AgentRun.objects.take_unwoken(size)
         if not uuids:
             break
+        taken += len(uuids)
         woken += wake_all(uuids)
     return woken

@@ -110,7 +110,7 @@ def _time(at: datetime | None) -> str:
 
 def report_text(report: Data) -> str:
     would = "would have been " if report["dry_run"] else ""
-    names = ("requeued", "dead_lettered", "cancelled", "woken", "errors")
+    names = ("requeued", "dead_lettered", "cancelled", "woken", "asked", "errors")
     lines = [would + ", ".join(f"{name.replace('_', '-')} {report[name]}" for name in names)]
     for run in report["runs"]:
         why = run["error"] or run["reason"]

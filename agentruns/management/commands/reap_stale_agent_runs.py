@@ -44,7 +44,8 @@ class Command(BaseCommand):
             raise CommandError(f"runs that could not be reaped: {len(report.errors)}")
 
     def show(self, report: ReapReport) -> None:
-        if self.as_json or not self.quiet or report.runs or report.woken:
+        did_something = report.runs or report.woken or report.asked
+        if self.as_json or not self.quiet or did_something:
             emit(self, self.as_json, report.as_dict(), report_text)
 
     def show_failure(self, error: Error) -> None:

@@ -4,10 +4,12 @@ import json
 import os
 import signal
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.db import OperationalError
 
+from agentruns.dispatch.django_q import DjangoQDispatcher
 from agentruns.enums import RunStatus, TerminationReason
 from agentruns.management.commands import reap_stale_agent_runs
 from agentruns.management.repeating import termination
@@ -89,6 +91,22 @@ def test_reports_a_bad_row_does_the_rest_and_fails(
 def test_wakes_a_due_run_that_nobody_took(command: Commands) -> None:
     queued(delay_seconds=0.000001)
     assert command("reap_stale_agent_runs", "--json").json["woken"] == 1
+
+
+def test_a_broker_that_is_down_does_not_lift_the_limit(
+    command: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        queued(delay_seconds=0.000001)
+    tried: list[UUID] = []
+
+    def fail(self: DjangoQDispatcher, uuid: UUID) -> None:
+        tried.append(uuid)
+        raise ConnectionError("the broker is down")
+
+    monkeypatch.setattr(DjangoQDispatcher, "wake", fail)
+    assert command("reap_stale_agent_runs", "--limit", "2", "--json").json["woken"] == 0
+    assert len(tried) == 2
 
 
 @pytest.mark.parametrize("arguments", [["--limit", "0"], ["--every", "0"], ["--every", "nan"]])
