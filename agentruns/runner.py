@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from django.db import DatabaseError, InterfaceError
-
 from . import registry
 from .calls import CountingExecutor
 from .conf import conf
@@ -182,7 +180,7 @@ def _settle(segment: Segment, error: BaseException) -> None:
     except LeaseLost as lost:
         logger.warning("run %s was lost: %s", segment.run.uuid, lost)
         _keep_evidence(segment)
-    except (DatabaseError, InterfaceError):
+    except Exception:
         logger.exception("run %s is left to the reaper", segment.run.uuid)
     else:
         logger.info("run %s: %s", segment.run.uuid, verdict)
@@ -218,7 +216,7 @@ def _keep_evidence(segment: Segment) -> None:
             segment,
             lambda: segment.run.add_late_evidence(segment.claim, step, ending, storable(said)),
         )
-    except (DatabaseError, InterfaceError):
+    except Exception:
         logger.exception("late evidence about step %s was lost", step.key)
 
 

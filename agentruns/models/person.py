@@ -166,8 +166,10 @@ class PersonTransitions(RunRow):
             self._write(resolution=verdict, resolved_at=Now(), resolved_by=by)
             self.add_event(EventKind.RESOLVED, actor=by, **data)
             return
-        step = Step.objects.get(pk=attempt)
+        step = Step.objects.filter(pk=attempt).first()
         if verdict is Resolution.HAPPENED:
+            if step is None:
+                raise TransitionRefused("there is no attempt in the journal that could be recorded")
             if result is None:
                 raise TransitionRefused("'it happened' needs the result that the step returned")
             ending = Ending(StepOutcome.RETURNED, result)
@@ -179,11 +181,11 @@ class PersonTransitions(RunRow):
                     "confirm that it may still act"
                 )
             columns = {"state": StepState.NOT_APPLIED, "ended_at": Now()}
-        Step.objects.filter(pk=step.pk).update(**columns)
+        Step.objects.filter(pk=attempt).update(**columns)
         self._leave_failed(
             EventKind.RESOLVED,
             by,
-            data | {"step": step.key},
+            data | {"step": step.key if step else ""},
             resolution="",
             resolved_at=Now(),
             resolved_by=by,

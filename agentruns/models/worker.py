@@ -160,6 +160,9 @@ class WorkerTransitions(RunRow):
         """Write down how a write ended whose segment has lost the run; its state does not change.
 
         `ending` is None for a body that raised (`error` says what).
+
+        Raises:
+            RunNotFound: the run was deleted; there is nothing left to write it to.
         """
         with transaction.atomic(using=conf.DATABASE):
             row = self._lock()
