@@ -30,7 +30,7 @@ from .exceptions import AgentRefused, RequestRefused, ResultNotStorable, Unclear
 
 PROVIDER = TerminationReason.PROVIDER_FAILED
 
-# In order: the first row that matches holds. docs/failures.md has the same table for people.
+# In order: the first row that matches holds.
 RULES: tuple[tuple[type[BaseException], FailureClass, TerminationReason | None], ...] = (
     (ModelRateLimitError, FailureClass.RATE_LIMITED, PROVIDER),
     (ModelQuotaExceededError, FailureClass.CLIENT_ERROR, PROVIDER),

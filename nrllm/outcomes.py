@@ -8,6 +8,7 @@ from agentruns.exceptions import EffectNotApplied
 
 from .effects import Declaration
 from .exceptions import UnclearOutcome
+from .keys import jsonable
 
 # Pydantic AI hands a tool's control flow over as values: {"kind": ..., ...}. A kind that is not
 # listed here is one that a later release added: it says nothing about what happened.
@@ -48,7 +49,7 @@ def retry_payload(answer: Any) -> dict[str, str]:
     """Turn the answer of a body's `EffectNotApplied` into what the model sees: try again."""
     if answer is None:
         answer = "Nothing was done."
-    message = answer if isinstance(answer, str) else json.dumps(answer)
+    message = answer if isinstance(answer, str) else json.dumps(jsonable(answer))
     return {"kind": "model_retry", "message": message}
 
 

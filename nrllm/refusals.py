@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pydantic_ai.agent import AbstractAgent
-from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.capabilities import AbstractCapability, ProcessEventStream
 from pydantic_ai.durable_exec import BaseDurabilityCapability
 from pydantic_ai.native_tools import AbstractNativeTool
 from pydantic_ai.output import NativeOutput, PromptedOutput, TextOutput, ToolOutput
@@ -29,7 +29,7 @@ def refuse_agent(agent: AbstractAgent[Any, Any], mapping: Mapped) -> None:
     Raises:
         AgentRefused: says what, and what to do instead.
     """
-    _refuse_another_engine(agent)
+    agent.root_capability.apply(_refuse_capability)
     for toolset in agent.toolsets:
         toolset.apply(_refuse_leaf)
     for function in output_functions(agent.output_type):
@@ -141,12 +141,14 @@ def _is_dynamic_or_mcp(leaf: AbstractToolset[Any]) -> bool:
     return any(kind.__name__ in {"DynamicToolset", "MCPToolset"} for kind in type(leaf).__mro__)
 
 
-def _refuse_another_engine(agent: AbstractAgent[Any, Any]) -> None:
-    def visit(capability: AbstractCapability[Any]) -> None:
-        if isinstance(capability, BaseDurabilityCapability):
-            raise AgentRefused(
-                f"the agent already has a durable engine ({type(capability).__name__}); an agent of "
-                "a durable run has one. Build it without"
-            )
-
-    agent.root_capability.apply(visit)
+def _refuse_capability(capability: AbstractCapability[Any]) -> None:
+    if isinstance(capability, BaseDurabilityCapability):
+        raise AgentRefused(
+            f"the agent already has a durable engine ({type(capability).__name__}); an agent of a "
+            "durable run has one. Build it without"
+        )
+    if isinstance(capability, ProcessEventStream):
+        raise AgentRefused(
+            "the agent's ProcessEventStream would get its events again on each replay. Give its "
+            "handler to register_agent(event_stream_handler=...) instead"
+        )

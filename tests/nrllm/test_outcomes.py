@@ -105,6 +105,16 @@ def test_effect_not_applied_clears_the_fence_and_asks_the_model_again() -> None:
     assert "give a street" in str(model.asked[-1])
 
 
+@pytest.mark.parametrize(
+    "answer", [None, {"try": "later"}, object()], ids=["none", "json", "no json"]
+)
+def test_effect_not_applied_is_certain_whatever_its_answer(answer: Any) -> None:
+    one_tool(throws(EffectNotApplied(answer)))
+    run = execute(accept("actor"))
+    assert run.status == RunStatus.COMPLETED, run.error_message
+    assert step_named(run, "act").outcome == StepOutcome.EFFECT_NOT_APPLIED
+
+
 UNCLEAR = {
     "a plain ModelRetry": throws(ModelRetry("again")),
     "approval asked after the act": throws(ApprovalRequired()),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from pydantic_ai import Agent, FunctionToolset, NativeOutput, TextOutput, ToolOutput
-from pydantic_ai.capabilities import NativeTool
+from pydantic_ai.capabilities import NativeTool, ProcessEventStream
 from pydantic_ai.native_tools import MCPServerTool, WebSearchTool
 from pydantic_ai.toolsets import AbstractToolset
 
@@ -85,6 +85,17 @@ def test_another_durable_engine_is_refused() -> None:
         register_agent("a", agent)
 
 
+async def handler(ctx: Any, events: Any) -> None:
+    async for _ in events:
+        pass
+
+
+def test_an_event_handler_of_the_agent_is_refused() -> None:
+    agent = Agent("test", name="a", capabilities=[ProcessEventStream(handler)])
+    with pytest.raises(AgentRefused, match="register_agent"):
+        register_agent("a", agent)
+
+
 def test_a_name_is_given_to_one_agent() -> None:
     register_agent("a", Agent("test", name="a"))
     with pytest.raises(ValueError, match="registered already"):
@@ -121,6 +132,21 @@ def test_a_timeout_on_a_write_is_refused_before_the_stamp(
     assert "timeout" in run.error_message
     assert acted == []
     assert [step.kind for step in steps(run)] == ["model"]
+
+
+def test_the_agents_own_tool_timeout_is_refused_for_writes() -> None:
+    model = Scripted(calls(called("write", "a")), says("ok"))
+    agent = Agent(model.model, name="a", tool_timeout=5)
+
+    @agent.tool_plain
+    async def write() -> str:
+        raise AssertionError
+
+    register_agent("a", agent)
+    run = execute(accept("a"))
+    assert run.status == RunStatus.FAILED
+    assert run.pending_effect == ""
+    assert "timeout" in run.error_message
 
 
 def test_a_timeout_on_a_read_is_allowed() -> None:
