@@ -89,24 +89,33 @@ def _ask(run: AgentRun, step: Step, verifier: Verifier) -> Answer:
 
 
 def _act(run: AgentRun, step: Step, verifier: Verifier, digest: str, answer: Answer) -> None:
-    run.add_testimony(step, answer.testimony, actor=f"verify:{step.name}", note=answer.note)
+    """Write the testimony down and, if nothing has changed since the asking, act on it."""
     verdict = {
         Testimony.LANDED: Resolution.HAPPENED,
         Testimony.NOT_LANDED: Resolution.DID_NOT_HAPPEN if verifier.is_final else None,
     }.get(answer.testimony)
-    if verdict is None:
-        return
+    with transaction.atomic(using=conf.DATABASE):
+        row = AgentRun.objects.lock_one(pk=run.pk)
+        unchanged = row.resolution_digest() == digest
+        row.add_testimony(step, answer.testimony, actor=f"verify:{step.name}", note=answer.note)
+        if verdict is not None and unchanged:
+            _give_verdict(row, step, verifier, verdict, answer)
+
+
+def _give_verdict(
+    row: AgentRun, step: Step, verifier: Verifier, verdict: Resolution, answer: Answer
+) -> None:
     try:
-        run.resolve(
+        row.resolve(
             verdict,
             by=f"verify:{step.name}"[:200],
             reason=f"the destination said: {answer.testimony.label}",
-            digest=digest,
+            digest=row.resolution_digest(),
             result=Payload.of(answer.result),
             # A final destination refuses this key from now on, whoever still acts.
             worker_may_act_confirmed=verifier.is_final,
         )
     except TransitionRefused as refusal:
-        logger.warning("run %s: %s", run.uuid, refusal)
+        logger.warning("run %s: %s", row.uuid, refusal)
     else:
-        wake_after_commit(run.uuid)
+        wake_after_commit(row.uuid)

@@ -102,11 +102,12 @@ class PersonTransitions(RunRow):
         )
 
     def resolution_digest(self) -> str:
-        """A digest of what a verdict is based on: status, epoch, attempt and late evidence."""
+        """A digest of what a verdict is based on: status, epoch, attempt, evidence, testimony."""
         _effect, attempt = self.standing_fence()
         step = Step.objects.without_payloads().filter(pk=attempt).first()
         facts = [self.status, self.claim_epoch, self.resolution, attempt]
-        facts += [step.state, step.late_outcome, step.late_error] if step else []
+        if step is not None:
+            facts += [step.state, step.late_outcome, step.late_error, step.testimony]
         return hashlib.sha256(repr([str(fact) for fact in facts]).encode()).hexdigest()
 
     def former_worker_may_act(self) -> bool:

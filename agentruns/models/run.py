@@ -87,6 +87,16 @@ class AgentRun(WorkerTransitions, PersonTransitions):
                 name="agentruns_dead_letters",
                 condition=Q(status=RunStatus.FAILED),
             ),
+            models.Index(
+                fields=["correlation_id", "id"],
+                name="agentruns_correlation",
+                condition=~Q(correlation_id=""),
+            ),
+            models.Index(
+                fields=["requested_by", "id"],
+                name="agentruns_requester",
+                condition=~Q(requested_by=""),
+            ),
         )
 
     def __str__(self) -> str:
