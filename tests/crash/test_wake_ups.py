@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 import redis
+from django.utils import timezone
 from django_q.models import OrmQ
 
 from agentruns.enums import RunStatus
@@ -20,7 +21,6 @@ from tests.harness.runs import (
     drain,
     history,
     reread,
-    wait_out_lease,
     wait_settled,
 )
 from tests.servers.client import RecorderClient
@@ -73,11 +73,12 @@ def test_a_cluster_that_dies_with_messages_in_its_memory_strands_no_run(
     cluster = start_qcluster()
     inside, _worker = begin_held("one_write", "in_body:write", recorder)
     queued = begin("reads")
+    fetched = OrmQ.objects.filter(lock__gt=timezone.now())
+    wait_until(lambda: fetched.count() == 2, what="both messages in the cluster's memory")
     cluster.kill()
     start_qcluster()
     drain(queued)
     assert outcome(queued) == COMPLETED, describe(queued)
-    wait_out_lease(inside)
     drain(inside)
     interrupted_step(inside)
     assert recorder.count("write") == 1
