@@ -49,7 +49,12 @@ class BlockingCalls:
         return result_after_interruptions(self._thread.submit(function))
 
     async def body(self, body: Callable[[str], Any], key: str) -> Any:
-        return body(key)
+        value = body(key)
+        if inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            raise TypeError("the body of a blocking step returned an awaitable: use astep()")
+        return value
 
     async def siblings(self, settled: Callable[[], bool], progress: Callable[[], object]) -> None:
         return None

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from .enums import StepKind, ToolEffect
+from .enums import QUESTIONS, StepKind, ToolEffect
 from .exceptions import JournalMismatch
 from .fields import Payload, label
 from .models import Step, StepCall
@@ -19,14 +19,18 @@ class Journal:
         self._run = run
         self._recorded: dict[str, Step] = {}
         self._unconsumed: dict[str, Step] = {}
+        # The last attempt of each step, recorded or not.
+        self._attempted: dict[str, Step] = {}
         self._attempts: Counter[str] = Counter()
         self._calls: Counter[str] = Counter()
         self._position = 0
 
     def load(self) -> None:
         """Read the recorded steps, without their payloads. On the SQL thread."""
+        self._attempts.clear()
         for step in self._run.steps.without_payloads().order_by("pk"):
             self._attempts[step.key] += 1
+            self._attempted[step.key] = step
             if step.recorded_key is not None:
                 self._recorded[step.key] = step
         self._unconsumed = dict(self._recorded)
@@ -65,15 +69,11 @@ class Journal:
             JournalMismatch: another name, kind or other arguments are recorded under its key.
         """
         step = self._recorded.get(call.key)
+        known = step or self._attempted.get(call.key)
+        if known is not None and not (step is None and call.kind in QUESTIONS):
+            refuse_another(known, call)
         if step is None:
             return None
-        for what in ("name", "kind", "digest"):
-            recorded, asked = str(getattr(step, what)), str(getattr(call, what))
-            if recorded != asked:
-                raise JournalMismatch(
-                    f"step {call.key!r}: the journal has {what} {recorded!r}, the code asks for "
-                    f"{asked!r}; the code has changed since the run began, or it is not deterministic"
-                )
         self._unconsumed.pop(call.key, None)
         return step
 
@@ -102,4 +102,19 @@ class Journal:
             raise JournalMismatch(
                 f"step {first.key!r} is recorded, but the code {instead} without asking for it; the "
                 "code has changed since the run began, or it is not deterministic"
+            )
+
+
+def refuse_another(step: Step, call: StepCall) -> None:
+    """Refuse a call that is not the one which the journal has under its key.
+
+    Raises:
+        JournalMismatch: says what differs.
+    """
+    for what in ("name", "kind", "digest"):
+        known, asked = str(getattr(step, what)), str(getattr(call, what))
+        if known != asked:
+            raise JournalMismatch(
+                f"step {call.key!r}: the journal has {what} {known!r}, the code asks for {asked!r}; "
+                "the code has changed since the run began, or it is not deterministic"
             )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Iterator
@@ -7,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from django.db import DatabaseError, connections, transaction
 
@@ -28,6 +29,7 @@ from .exceptions import (
     LeaseLost,
     Parked,
     PayloadError,
+    SegmentInterrupt,
     UncertainWrite,
     WriteFailed,
 )
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Body = Callable[[str], Any]
+T = TypeVar("T")
 
 _inside: ContextVar[StepCall | None] = ContextVar("agentruns_inside_step", default=None)
 
@@ -258,6 +261,10 @@ class Segment:
                     kind=str(call.kind),
                 ):
                     return await self._execute(call, body, calls, approval)
+            except (SystemExit, KeyboardInterrupt) as error:
+                # Whoever swallows what is to end the process can do no more.
+                self.interrupt = self.interrupt or error
+                raise
             finally:
                 self._executing -= 1
         finally:
@@ -284,10 +291,21 @@ class Segment:
     async def _replay(self, step: Step, calls: Calls) -> Any:
         self._replaying += 1
         try:
-            result = await calls.sql(partial(read_result, self.run, step.key))
+            result = await self._sql(calls, partial(read_result, self.run, step.key))
         finally:
             self._replaying -= 1
         return self._give_back(Ending(StepOutcome(step.outcome), result, step.error), step.name)
+
+    async def _sql(self, calls: Calls, function: Callable[[], T]) -> T:
+        """Do what may be sent twice; a database that stays away ends the segment.
+
+        Code that catches exceptions must not take that for the end of the step itself.
+        """
+        again = partial(on_new_connections, lambda again: function(), conf.RECORD_RETRY_SECONDS)
+        try:
+            return await calls.sql(again)
+        except WORTH_ANOTHER_CONNECTION as error:
+            self._end(SegmentInterrupt(f"run {self.run.uuid}: the database is away"), error)
 
     async def _fit_to_run(self, call: StepCall, calls: Calls) -> None:
         """Refuse a step that is new to a journal whose recorded steps nobody asked for."""
@@ -396,9 +414,12 @@ class Segment:
         except LeaseLost as lost:
             self._end(lost)
         except WORTH_ANOTHER_CONNECTION as error:
+            interrupt = SegmentInterrupt if step is None else UncertainWrite
+            self._end(interrupt(f"{call.name} ended, but it could not be recorded"), error)
+        except (Exception, asyncio.CancelledError) as error:
             if step is None:
                 raise
-            self._end(UncertainWrite(f"{call.name} ended, but it could not be recorded"), error)
+            self._end(UncertainWrite(f"{call.name} was interrupted in its record"), error)
         if step is not None:
             self.unrecorded = None
         self._note_record(call, ending, sent_at)
@@ -444,6 +465,8 @@ class Segment:
             )
         except (LeaseLost, CancelRequested) as lost:
             self._end(lost)
+        except asyncio.CancelledError as error:
+            self._end(WriteFailed(f"{call.name} was interrupted in its transaction"), error)
         finally:
             self._writes -= 1
         self._note_record(call, ending, sent_at)
@@ -497,9 +520,9 @@ class Segment:
 
     async def _park(self, question: StepCall, calls: Calls) -> NoReturn:
         try:
-            await calls.sql(partial(self.run.ask, self.claim, question))
+            await self._sql(calls, partial(self.run.ask, self.claim, question))
             await calls.quiet(lambda: self._executing == 0)
-            await calls.sql(partial(self.run.suspend, self.claim))
+            await self._sql(calls, partial(self.run.suspend, self.claim))
         except (LeaseLost, CancelRequested) as refusal:
             self._end(refusal)
         self._end(Parked(f"run {self.run.uuid} waits for {question.key!r}"))
