@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass, replace
 from typing import Any
+from uuid import uuid4
 
 import pytest
-from pydantic_ai import Agent
+from pydantic_ai import Agent, FunctionToolset
 from pydantic_ai.capabilities import Hooks, ModelFallback
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.toolsets import WrapperToolset
 
 from agentruns.enums import RunStatus
 from nrllm import register_agent
@@ -45,6 +49,54 @@ def test_a_hook_that_calls_a_write_twice_gets_the_first_answer_again() -> None:
     assert run.status == RunStatus.COMPLETED, run.error_message
     assert done == ["send"]
     assert answers == [1, 1]
+
+
+@pytest.mark.parametrize("metadata", [None, {"effect": "read_only"}], ids=["write", "read"])
+def test_a_hook_that_calls_a_tool_twice_at_a_time_gets_one_answer(metadata: Any) -> None:
+    hooks: Hooks[Any] = Hooks()
+    answers: list[Any] = []
+
+    @hooks.on.tool_execute
+    async def twice(ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Any) -> Any:
+        answers.extend(await asyncio.gather(handler(args), handler(args)))
+        return answers[-1]
+
+    done: list[str] = []
+    model = Scripted(calls(called("act", "a")), says("ok"))
+    agent = Agent(model.model, name="a", capabilities=[hooks])
+
+    @agent.tool_plain(metadata=metadata)
+    async def act() -> int:
+        done.append("act")
+        return len(done)
+
+    register_agent("a", agent)
+    run = execute(accept("a"))
+    assert run.status == RunStatus.COMPLETED, run.error_message
+    assert done == ["act"]
+    assert answers == [1, 1]
+
+
+def test_a_call_that_code_makes_under_a_new_id_each_time_is_replayed() -> None:
+    @dataclass
+    class Dispatching(WrapperToolset[Any]):
+        async def call_tool(self, name: str, tool_args: Any, ctx: Any, tool: Any) -> Any:
+            fresh = replace(ctx, tool_call_id=str(uuid4()))
+            return await super().call_tool(name, tool_args, fresh, tool)
+
+    done: list[str] = []
+
+    def send() -> str:
+        done.append("send")
+        return "sent"
+
+    model = Scripted(calls(called("send", "a")), says("ok"), failures={1: [overloaded()]})
+    inner: FunctionToolset[Any] = FunctionToolset([send], id="inner")
+    register_agent("a", Agent(model.model, name="a", toolsets=[Dispatching(inner)]))
+    run = execute(execute(accept("a")))
+    assert run.status == RunStatus.COMPLETED, run.error_message
+    assert done == ["send"]
+    assert "call:1:send" in keys(run)
 
 
 def test_a_hook_that_calls_a_write_again_with_other_arguments_is_refused() -> None:
