@@ -82,6 +82,12 @@ class Journal:
         self._attempts[step.key] = step.attempt
         self._recorded[step.key] = step
 
+    def skip(self, key: str) -> None:
+        """Count a recorded step as asked for: an approval that an earlier attempt has used up."""
+        for known in list(self._unconsumed):
+            if known == key or (known.startswith(key) and known[len(key) :].isdecimal()):
+                del self._unconsumed[known]
+
     def is_known(self, call: StepCall) -> bool:
         """Whether an earlier attempt at this call was started."""
         return self._attempts[call.key] > 0

@@ -533,9 +533,13 @@ class Segment:
         Raises:
             ApprovalDenied: the decision is anything but an explicit yes.
         """
+        asked = f"{call.key}?"
+        if call.attempt > 1 and conf.APPROVAL_PER_ATTEMPT:
+            self._journal.skip(asked)
+            asked = f"{asked}{call.attempt}"
         question = replace(
             call,
-            key=label(f"{call.key}?", "an approval's key", 255),
+            key=label(asked, "an approval's key", 255),
             kind=StepKind.APPROVAL,
             effect=ToolEffect.READ_ONLY,
         )

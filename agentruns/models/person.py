@@ -138,9 +138,11 @@ class PersonTransitions(RunRow):
         `resolution_digest()` of the state that the verdict is based on.
 
         Raises:
+            ValueError: `verdict` is none.
             TransitionRefused: the state has moved on, there is no interrupted write, a result is
                 missing, or 'it did not happen' while the former worker may still act.
         """
+        verdict = Resolution(verdict)
         with transaction.atomic(using=conf.DATABASE):
             row = self._lock()
             effect, attempt = row.standing_fence()

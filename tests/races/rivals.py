@@ -42,6 +42,10 @@ class Rival(threading.Thread):
             raise self._error
         return self._result
 
+    def failed_with(self, kind: type[BaseException]) -> bool:
+        assert not self.is_alive(), "the rival still waits"
+        return isinstance(self._error, kind)
+
     def waits_for_a_lock(self) -> bool:
         with connection.cursor() as cursor:
             cursor.execute(
