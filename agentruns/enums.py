@@ -78,11 +78,13 @@ QUESTIONS = frozenset({StepKind.APPROVAL, StepKind.INPUT})
 
 
 class StepOutcome(TextChoices):
-    """How a recorded step's body ended: what a replay gives back."""
+    """How a step's body ended. The first three can be recorded; a replay gives them back."""
 
     RETURNED = "returned", _("returned a value")
     EFFECT_NOT_APPLIED = "effect_not_applied", _("said that nothing happened")
     LANDED_WITHOUT_RESULT = "landed_without_result", _("landed, its result could not be kept")
+    RAISED = "raised", _("raised an error")
+    NOT_STARTED = "not_started", _("did not start")
 
 
 class Resolution(TextChoices):

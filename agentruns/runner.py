@@ -16,10 +16,10 @@ from . import registry
 from .calls import CountingExecutor
 from .conf import conf
 from .dispatch import wake_after_commit
-from .enums import FailureClass, RunMode
+from .enums import FailureClass, RunMode, StepOutcome
 from .exceptions import GivenBack, LeaseLost, Parked
 from .failures import Failure, classify
-from .fields import Payload, storable
+from .fields import Payload
 from .interrupts import termination_asks
 from .segment import Segment
 from .sqlthread import on_new_connections
@@ -191,10 +191,10 @@ def _settle(segment: Segment, error: BaseException) -> None:
 def _take_back(segment: Segment, error: BaseException) -> Verdict:
     if isinstance(error, GivenBack):
         return segment.run.give_back(segment.claim)
-    attempt, ending, _said = segment.unrecorded or (None, None, "")
+    attempt, ending = segment.unrecorded or (None, None)
     verdict = segment.run.recover(segment.claim, _failure(error), error, attempt)
-    if attempt is not None and ending is not None:
-        segment.run.add_late_evidence(segment.claim, attempt, ending, "")
+    if attempt is not None and ending is not None and ending.outcome is not StepOutcome.RAISED:
+        segment.run.add_late_evidence(segment.claim, attempt, ending)
     return verdict
 
 
@@ -210,11 +210,11 @@ def _keep_evidence(segment: Segment) -> None:
     """Write down how a write ended that was started before the run was lost."""
     if segment.unrecorded is None:
         return
-    step, ending, said = segment.unrecorded
+    step, ending = segment.unrecorded
     try:
         _on_sql_thread(
             segment,
-            lambda: segment.run.add_late_evidence(segment.claim, step, ending, storable(said)),
+            lambda: segment.run.add_late_evidence(segment.claim, step, ending),
         )
     except Exception:
         logger.exception("late evidence about step %s was lost", step.key)

@@ -65,8 +65,8 @@ class Segment:
         self.claim = claim
         self.usage: dict[str, Any] | None = None
         self.interrupt: BaseException | None = None
-        # The fenced attempt whose body did not end with a record, and how it ended if it landed.
-        self.unrecorded: tuple[Step, Ending | None, str] | None = None
+        # The fenced attempt that has no record, and how its body ended.
+        self.unrecorded: tuple[Step, Ending] | None = None
         # Cancels the agent's function where it runs on an event loop.
         self.cancel_loop: Callable[[], object] | None = None
         self.sql = SqlThread()
@@ -374,7 +374,7 @@ class Segment:
         paused = clock() - sent_at
         if paused > conf.LEASE_SECONDS / 2 or self.heartbeat.lost is not None:
             why = f"the body did not start: {paused:.1f} s had passed since its fence was sent"
-            self.unrecorded = (step, None, why)
+            self.unrecorded = (step, Ending(StepOutcome.NOT_STARTED, None, why))
             self._end(UncertainWrite(f"{call.name}: {why}"))
         return step
 
@@ -396,7 +396,8 @@ class Segment:
         except (EffectNotApplied, EffectLanded) as said:
             return ending_said(said)
         except BaseException as error:
-            self.unrecorded = (step, None, storable(f"{type(error).__name__}: {error}"))
+            raised = Ending(StepOutcome.RAISED, None, storable(f"{type(error).__name__}: {error}"))
+            self.unrecorded = (step, raised)
             interrupt = (
                 WriteFailed if call.effect is ToolEffect.IDEMPOTENT_WRITE else UncertainWrite
             )
@@ -408,7 +409,7 @@ class Segment:
     ) -> None:
         sent_at = clock()
         if step is not None:
-            self.unrecorded = (step, ending, "")
+            self.unrecorded = (step, ending)
         try:
             cancel_requested = await calls.sql(partial(self._record_on_thread, call, ending, step))
         except LeaseLost as lost:

@@ -109,6 +109,8 @@ def _late_evidence(step: Step) -> str:
         said = _("Its former worker reported at %(at)s that it landed; nobody has confirmed that.")
     elif step.late_outcome == StepOutcome.EFFECT_NOT_APPLIED:
         said = _("Its former worker reported at %(at)s that nothing happened.")
+    elif step.late_outcome == StepOutcome.NOT_STARTED:
+        said = _("Its former worker reported at %(at)s that the write did not start: %(error)s.")
     else:
         said = _("Its former worker reported at %(at)s that it raised: %(error)s.")
     return said % values

@@ -112,7 +112,7 @@ class Step(models.Model):
     ask_after = models.DateTimeField(null=True, blank=True)
 
     # What a worker that had lost the run still learnt about the write that it had started.
-    late_outcome = models.CharField(max_length=32, blank=True)
+    late_outcome = models.CharField(max_length=32, choices=StepOutcome.choices, blank=True)
     late_result = PayloadField()
     late_error = models.TextField(blank=True)
     late_at = models.DateTimeField(null=True, blank=True)

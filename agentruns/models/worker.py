@@ -154,12 +154,8 @@ class WorkerTransitions(RunRow):
         if not written:
             raise TransitionRefused(f"step {step.key} of run {self.uuid} is not in flight")
 
-    def add_late_evidence(
-        self, claim: Claim, step: Step, ending: Ending | None, error: str
-    ) -> None:
+    def add_late_evidence(self, claim: Claim, step: Step, ending: Ending) -> None:
         """Write down how a write ended whose segment has lost the run; its state does not change.
-
-        `ending` is None for a body that raised (`error` says what).
 
         Raises:
             RunNotFound: the run was deleted; there is nothing left to write it to.
@@ -171,9 +167,9 @@ class WorkerTransitions(RunRow):
                 own.filter(late_at__isnull=True)
                 .exclude(state=StepState.RECORDED)
                 .update(
-                    late_outcome=ending.outcome if ending else "raised",
-                    late_result=ending.result if ending else None,
-                    late_error=storable(error),
+                    late_outcome=ending.outcome,
+                    late_result=ending.result,
+                    late_error=storable(ending.error),
                     late_at=Now(),
                 )
             )
@@ -183,7 +179,7 @@ class WorkerTransitions(RunRow):
                     actor=claim.owner,
                     epoch=claim.epoch,
                     step=step.key,
-                    outcome=str(ending.outcome) if ending else "raised",
+                    outcome=str(ending.outcome),
                 )
 
     def ask(self, claim: Claim, question: StepCall) -> None:

@@ -347,7 +347,7 @@ def landed_late(effect: ToolEffect = WRITE) -> tuple[AgentRun, Claim]:
         )
     AgentRun.objects.filter(pk=run.pk).write_guarded(available_at=run.created_at)
     _run, new = claim(run)
-    run.add_late_evidence(old, step, returned({"id": 7}), "")
+    run.add_late_evidence(old, step, returned({"id": 7}))
     return run, new
 
 

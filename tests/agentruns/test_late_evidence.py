@@ -34,7 +34,7 @@ def test_what_a_zombie_learnt_is_kept_and_the_run_stays_as_it_is() -> None:
     expire(run)
     reap(run)
     before = AgentRun.objects.filter(pk=run.pk).values().get()
-    run.add_late_evidence(held, step, returned({"id": 7}), "")
+    run.add_late_evidence(held, step, returned({"id": 7}))
     stored = step_of(run)
     assert AgentRun.objects.filter(pk=run.pk).values().get() == before
     assert (stored.late_outcome, stored.landed_late) == (StepOutcome.RETURNED, True)
@@ -48,7 +48,7 @@ def test_the_event_is_of_the_epoch_in_which_the_write_began() -> None:
     run, held, step = fenced()
     expire(run)
     reap(run)
-    run.add_late_evidence(held, step, None, "it raised")
+    run.add_late_evidence(held, step, Ending(StepOutcome.RAISED, None, "it raised"))
     last = run.history().latest("pk")
     assert (last.epoch, last.actor) == (held.epoch, OWNER)
 
@@ -57,7 +57,9 @@ def test_a_body_that_raised_is_no_evidence_that_it_landed() -> None:
     run, held, step = fenced()
     expire(run)
     reap(run)
-    run.add_late_evidence(held, step, None, "ConnectionResetError: \x00")
+    run.add_late_evidence(
+        held, step, Ending(StepOutcome.RAISED, None, "ConnectionResetError: \x00")
+    )
     stored = step_of(run)
     assert (stored.late_outcome, stored.landed_late) == ("raised", False)
     assert stored.late_error == "ConnectionResetError: �"
@@ -75,7 +77,7 @@ def test_evidence_says_whether_it_landed(outcome: StepOutcome, landed: bool) -> 
     run, held, step = fenced()
     expire(run)
     reap(run)
-    run.add_late_evidence(held, step, Ending(outcome), "")
+    run.add_late_evidence(held, step, Ending(outcome))
     assert step_of(run).landed_late is landed
 
 
@@ -83,9 +85,9 @@ def test_the_first_evidence_stays() -> None:
     run, held, step = fenced()
     expire(run)
     reap(run)
-    run.add_late_evidence(held, step, returned(1), "")
+    run.add_late_evidence(held, step, returned(1))
     before = snapshot(run)
-    run.add_late_evidence(held, step, None, "something else")
+    run.add_late_evidence(held, step, Ending(StepOutcome.RAISED, None, "something else"))
     assert snapshot(run) == before
 
 
@@ -102,7 +104,7 @@ def test_a_recorded_attempt_takes_no_evidence() -> None:
         result=returned(1).result,
     )
     before = snapshot(run)
-    run.add_late_evidence(held, step, returned(2), "")
+    run.add_late_evidence(held, step, returned(2))
     assert snapshot(run) == before
 
 
@@ -112,7 +114,7 @@ def test_only_the_segment_that_began_the_write_gives_evidence(owner: str, epoch:
     expire(run)
     reap(run)
     before = snapshot(run)
-    run.add_late_evidence(Claim(run.pk, owner, epoch), step, returned(1), "")
+    run.add_late_evidence(Claim(run.pk, owner, epoch), step, returned(1))
     assert snapshot(run) == before
 
 

@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from agentruns.enums import Resolution, RunStatus, StepState
+from agentruns.enums import Resolution, RunStatus, StepOutcome, StepState
 from agentruns.exceptions import PayloadError, TransitionRefused
 from agentruns.failures import classify
 from agentruns.fields import Payload
 from agentruns.guard import from_now
 from agentruns.models import AgentRun, Event, Step
+from agentruns.models.step import Ending
 from tests.factories import (
     REPEATABLE,
     WRITE,
@@ -106,7 +107,7 @@ def test_evidence_that_arrived_after_the_page_was_drawn_refuses_a_verdict(
     expire(run)
     reap(run)
     shown = reread(run).resolution_digest()
-    run.add_late_evidence(held, step, returned({"id": 7}), "")
+    run.add_late_evidence(held, step, returned({"id": 7}))
     before = snapshot(run)
     with pytest.raises(TransitionRefused, match="look at it again"):
         resolve(run, verdict, digest=shown)
@@ -118,7 +119,7 @@ def test_evidence_that_the_body_raised_changes_the_digest_too() -> None:
     expire(run)
     reap(run)
     shown = reread(run).resolution_digest()
-    run.add_late_evidence(held, step, None, "ConnectionResetError")
+    run.add_late_evidence(held, step, Ending(StepOutcome.RAISED, None, "ConnectionResetError"))
     assert reread(run).resolution_digest() != shown
 
 

@@ -44,7 +44,7 @@ def test_shows_late_evidence(viewer: Client) -> None:
     run, claim, step = writing(stale=True)
     sweep()
     landed = Ending(StepOutcome.RETURNED, Payload.of({"id": 7}))
-    AgentRun.objects.get(pk=run.pk).add_late_evidence(claim, step, landed, "")
+    AgentRun.objects.get(pk=run.pk).add_late_evidence(claim, step, landed)
     text = words(source(viewer, page_of(run)))
     assert "reported" in text
     assert "that it landed; nobody has confirmed that." in text
