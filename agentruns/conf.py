@@ -61,6 +61,8 @@ class Conf:
     WAKE_AGAIN_SECONDS = Setting(60.0)
     WAKE_AGAIN_MAX_SECONDS = Setting(3600.0)
 
+    # Whether every write (whatever its effect) needs a person's approval.
+    WRITES_NEED_APPROVAL = Setting(False)
     # Whether the person who asked for a run may approve its calls.
     REQUESTER_MAY_APPROVE = Setting(True)
     # Whether every attempt at a write needs a decision of its own, or one serves all of them.

@@ -250,6 +250,8 @@ class Segment:
             raise AgentRunError(f"step {call.key!r} is being executed: give each call its own key")
         self._in_flight.add(call.key)
         try:
+            if conf.WRITES_NEED_APPROVAL and call.effect is not ToolEffect.READ_ONLY:
+                needs_approval = True
             approval = await self._approve(call, calls) if needs_approval else None
             self._executing += 1
             try:

@@ -229,6 +229,18 @@ def test_a_transactional_write_uses_its_decision_up_in_its_own_transaction() -> 
     assert step_of(run, "post?").used_at is not None
 
 
+def test_a_setting_has_every_write_and_no_read_wait_for_an_approval(settings: Any) -> None:
+    settings.AGENTRUNS = {**settings.AGENTRUNS, "WRITES_NEED_APPROVAL": True}
+
+    def agent(segment: Segment) -> Any:
+        segment.step("look", lambda key: 1, effect=READ)
+        return segment.step("send", lambda key: 2)
+
+    run = executed(agent)
+    assert run.status == RunStatus.WAITING_FOR_APPROVAL
+    assert open_question(run).key == "send?"
+
+
 def test_two_questions_and_a_running_read_park_once_and_go_on_when_all_are_answered() -> None:
     bodies: list[str] = []
 
