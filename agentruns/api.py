@@ -16,7 +16,7 @@ from . import registry
 from .clock import clock
 from .conf import conf
 from .dispatch import wake_after_commit
-from .enums import WAITING, EventKind, RunMode, RunStatus, TerminationReason
+from .enums import WAITING, EventKind, Resolution, RunMode, RunStatus, TerminationReason
 from .exceptions import (
     AgentRunError,
     InsideTransaction,
@@ -27,7 +27,7 @@ from .exceptions import (
     RunUncertain,
 )
 from .fields import Payload
-from .models import AgentRun, Event
+from .models import AgentRun, Event, Step
 from .runner import execute_claimed, owner_name
 from .telemetry import span
 
@@ -41,6 +41,7 @@ __all__ = [
     "adecide",
     "aenqueue",
     "aevents",
+    "aresolve",
     "arun",
     "astatus",
     "asubmit_input",
@@ -49,6 +50,7 @@ __all__ = [
     "decide",
     "enqueue",
     "events",
+    "resolve",
     "run",
     "status",
     "submit_input",
@@ -270,6 +272,54 @@ def decide(
     wake_after_commit(waiting.uuid)
 
 
+# No result was given; None is one.
+NO_RESULT: Any = object()
+
+
+def resolve(
+    uuid: UUID | str,
+    verdict: Resolution,
+    *,
+    by: str,
+    reason: str,
+    digest: str,
+    result: Any = NO_RESULT,
+    worker_may_act_confirmed: bool = False,
+) -> None:
+    """Give a person's verdict on the write that a run was interrupted in.
+
+    'It happened' needs the `result` (JSON) that the step's body, or the agent's tool, would have
+    returned, and lets the run go on with it; 'it did not happen' lets the write be executed again;
+    'left' closes it. `digest` is the `AgentRun.resolution_digest()` of the state that was shown.
+
+    Raises:
+        RunNotFound: there is no such run.
+        TransitionRefused: the state has moved on, there is nothing to resolve, the result is missing,
+            or 'it did not happen' is not confirmed while the former worker may still act.
+        PayloadError: the step can't have had this result.
+        UnknownAgent: the agent is not registered here, so that nobody knows what a result looks like.
+    """
+    doubtful = _find(uuid)
+    verdict = Resolution(verdict)
+    given = verdict is Resolution.HAPPENED and result is not NO_RESULT
+    doubtful.resolve(
+        verdict,
+        by=by,
+        reason=reason,
+        digest=digest,
+        result=_result_in_doubt(doubtful, result) if given else None,
+        worker_may_act_confirmed=worker_may_act_confirmed,
+    )
+    if verdict is not Resolution.LEFT:
+        wake_after_commit(doubtful.uuid)
+
+
+def _result_in_doubt(doubtful: AgentRun, result: Any) -> Payload | None:
+    _effect, attempt = doubtful.standing_fence()
+    step = Step.objects.without_payloads().filter(pk=attempt).first()
+    return registry.journaled_result(doubtful.agent, step, result) if step else None
+
+
 def wait(uuid: UUID | str, *, timeout_seconds: float | None = None) -> RunState:
     """Wait until a run is settled or waits for a person, by polling; return how it stands then.
 
@@ -340,6 +390,7 @@ def events(uuid: UUID | str, *, after: int = 0) -> list[RunEvent]:
 adecide = sync_to_async(decide, thread_sensitive=True)
 await_end = sync_to_async(wait, thread_sensitive=False)
 aenqueue = sync_to_async(enqueue, thread_sensitive=True)
+aresolve = sync_to_async(resolve, thread_sensitive=True)
 arun = sync_to_async(run, thread_sensitive=True)
 acancel = sync_to_async(cancel, thread_sensitive=True)
 asubmit_input = sync_to_async(submit_input, thread_sensitive=True)

@@ -6,11 +6,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from .enums import Testimony
+from .enums import StepKind, Testimony
 from .exceptions import UnknownAgent
-from .fields import label
+from .fields import Payload, label
 
 if TYPE_CHECKING:
+    from .models import Step
     from .segment import Segment
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -67,13 +68,16 @@ class Verifier:
 class RegisteredAgent:
     """What executes the runs of one name: a sync or async function from a segment to a JSON output.
 
-    `verifiers` are found by the name of the step that they can be asked about.
+    `verifiers` are found by the name of the step that they can be asked about. `encode_result` turns
+    what a person or a destination says that a step returned (its name, its kind, the value) into what
+    the journal keeps for it; it raises `PayloadError` for what the step can't have returned.
     """
 
     name: str
     execute: Callable[[Segment], Any]
     version: str = ""
     verifiers: Mapping[str, Verifier] = field(default_factory=dict)
+    encode_result: Callable[[str, StepKind, Any], Any] | None = None
 
 
 _agents: dict[str, RegisteredAgent] = {}
@@ -142,6 +146,17 @@ def verifier(agent: str, step: str) -> Verifier | None:
     """Who can be asked about this step of this agent, if anybody."""
     known = _agents.get(agent)
     return known.verifiers.get(step) if known else None
+
+
+def journaled_result(agent: str, step: Step, value: Any) -> Payload:
+    """Encode the result that somebody else says a step had, as if its body had returned it.
+
+    Raises:
+        UnknownAgent: no agent of this name is registered in this process.
+        PayloadError: the step can't have returned this.
+    """
+    encode = get(agent).encode_result
+    return Payload.of(value if encode is None else encode(step.name, StepKind(step.kind), value))
 
 
 def names() -> tuple[str, ...]:

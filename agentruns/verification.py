@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from uuid import UUID
 
 from django.db import transaction
@@ -13,7 +14,6 @@ from .conf import conf
 from .dispatch import wake_after_commit
 from .enums import Resolution, TerminationReason, Testimony
 from .exceptions import TransitionRefused
-from .fields import Payload
 from .guard import from_now
 from .models import AgentRun, Step
 from .registry import Answer, Verifier, WriteInDoubt
@@ -81,8 +81,9 @@ def _ask(run: AgentRun, step: Step, verifier: Verifier) -> Answer:
     )
     try:
         answer = verifier.ask(doubt)
-        Payload.of(answer.result)
-        return answer
+        if answer.testimony is not Testimony.LANDED:
+            return answer
+        return replace(answer, result=registry.journaled_result(run.agent, step, answer.result))
     except Exception as error:
         logger.exception("the verification of run %s failed", run.uuid)
         return Answer(Testimony.UNKNOWN, note=f"{type(error).__name__}: {error}")
@@ -111,7 +112,7 @@ def _give_verdict(
             by=f"verify:{step.name}"[:200],
             reason=f"the destination said: {answer.testimony.label}",
             digest=row.resolution_digest(),
-            result=Payload.of(answer.result),
+            result=answer.result,
             # A final destination refuses this key from now on, whoever still acts.
             worker_may_act_confirmed=verifier.is_final,
         )

@@ -4,13 +4,15 @@ from typing import Any
 
 import pytest
 
+from agentruns import api, registry
 from agentruns.enums import Resolution, RunStatus, StepOutcome, StepState
-from agentruns.exceptions import PayloadError, TransitionRefused
+from agentruns.exceptions import PayloadError, TransitionRefused, UnknownAgent
 from agentruns.failures import classify
 from agentruns.fields import Payload
 from agentruns.guard import from_now
 from agentruns.models import AgentRun, Event, Step
 from agentruns.models.step import Ending
+from agentruns.registry import RegisteredAgent
 from tests.factories import (
     REPEATABLE,
     WRITE,
@@ -298,3 +300,56 @@ def test_a_run_without_a_request_is_not_retried() -> None:
     with pytest.raises(TransitionRefused, match="no stored request"):
         run.retry(by="an operator")
     assert snapshot(run) == before
+
+
+class TestThroughTheApi:
+    def test_a_result_is_encoded_as_the_agent_would_have_recorded_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run, _step = dead_lettered_write(agent="encoding")
+        encoding = RegisteredAgent(
+            "encoding", lambda segment: None, encode_result=lambda *said: list(map(str, said))
+        )
+        monkeypatch.setattr(registry, "_agents", {"encoding": encoding})
+        self.resolve(run, HAPPENED, result={"id": 7})
+        stored = step_of(run)
+        assert stored.result is not None
+        assert stored.result.value == ["write", "call", "{'id': 7}"]
+        assert reread(run).status == RunStatus.QUEUED
+
+    def test_none_is_a_result(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        run, _step = dead_lettered_write(agent="plain")
+        plain = RegisteredAgent("plain", lambda segment: None)
+        monkeypatch.setattr(registry, "_agents", {"plain": plain})
+        with pytest.raises(TransitionRefused, match="needs the result"):
+            self.resolve(run, HAPPENED)
+        self.resolve(run, HAPPENED, result=None)
+        assert step_of(run).result == Payload.of(None)
+
+    def test_a_result_that_the_step_cannot_have_had_is_refused(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*said: Any) -> Any:
+            raise PayloadError("no")
+
+        run, _step = dead_lettered_write(agent="strict")
+        strict = RegisteredAgent("strict", lambda segment: None, encode_result=refuse)
+        monkeypatch.setattr(registry, "_agents", {"strict": strict})
+        before = snapshot(run)
+        with pytest.raises(PayloadError):
+            self.resolve(run, HAPPENED, result=7)
+        assert snapshot(run) == before
+
+    def test_the_result_of_an_agent_that_is_not_known_here_is_refused(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run, _step = dead_lettered_write(agent="elsewhere")
+        monkeypatch.setattr(registry, "_agents", {})
+        with pytest.raises(UnknownAgent):
+            self.resolve(run, HAPPENED, result=7)
+        self.resolve(run, DID_NOT, worker_may_act_confirmed=True)
+        assert reread(run).status == RunStatus.QUEUED
+
+    def resolve(self, run: AgentRun, verdict: Resolution, **options: Any) -> None:
+        digest = reread(run).resolution_digest()
+        api.resolve(run.uuid, verdict, by="boss", reason="asked", digest=digest, **options)
