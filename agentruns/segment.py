@@ -188,6 +188,28 @@ class Segment:
         call = self._call(name, effect, key, kind, arguments, digest)
         return await self._perform(call, body, self._loop, needs_approval)
 
+    async def await_approval(
+        self,
+        name: str,
+        *,
+        effect: ToolEffect = ToolEffect.NON_IDEMPOTENT_WRITE,
+        key: str,
+        kind: StepKind = StepKind.CALL,
+        arguments: Any = None,
+    ) -> None:
+        """Ask for the approval of a call that `astep(..., needs_approval=True)` is to make later.
+
+        Where several calls need one, ask for all of them side by side before the first is made, so
+        that the run is parked once. The same name, key, kind and arguments must be given to `astep`.
+
+        Raises:
+            ApprovalDenied: a person denied the call; also in a replay.
+            Parked: somebody has yet to decide; the run goes on in another segment.
+        """
+        call = self._call(name, effect, key, kind, arguments, None)
+        if self._recorded(call) is None:
+            await self._approve(call, self._loop)
+
     def wait_for_input(self, name: str, question: Any, *, key: str | None = None) -> Any:
         """Give back a person's answer to `question` (JSON), or park the run until there is one.
 
@@ -398,12 +420,12 @@ class Segment:
         except (EffectNotApplied, EffectLanded) as said:
             return ending_said(said)
         except BaseException as error:
-            raised = Ending(StepOutcome.RAISED, None, storable(f"{type(error).__name__}: {error}"))
-            self.unrecorded = (step, raised)
+            raised = f"{type(error).__name__}: {storable(error)}"
+            self.unrecorded = (step, Ending(StepOutcome.RAISED, None, raised))
             interrupt = (
                 WriteFailed if call.effect is ToolEffect.IDEMPOTENT_WRITE else UncertainWrite
             )
-            self._end(interrupt(f"{call.name} raised {type(error).__name__}: {error}"), error)
+            self._end(interrupt(f"{call.name} raised {raised}"), error)
         return ending_returned(value)
 
     async def _record(

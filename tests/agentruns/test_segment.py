@@ -250,21 +250,31 @@ class UnprintableError(Exception):
         raise RuntimeError("no text for you")
 
 
-@pytest.mark.parametrize("effect", [WRITE, READ])
-def test_an_error_that_cannot_be_printed_ends_a_run_like_any_other(
+@pytest.mark.parametrize("effect", [WRITE, REPEATABLE])
+def test_an_error_that_cannot_be_printed_ends_a_write_like_any_other(
     bodies: Bodies, effect: ToolEffect
 ) -> None:
     """An error while the error is described must not become what the code sees."""
+    caught: list[BaseException] = []
 
     def agent(segment: Segment) -> None:
         try:
             segment.step("write", bodies.body("write", error=UnprintableError()), effect=effect)
-        except RuntimeError:
-            segment.step("apology", bodies.body("apology"), effect=WRITE)
+        except BaseException as error:
+            caught.append(error)
+            raise
 
     run = executed(agent)
-    assert facts(run) == (UNCERTAIN if effect is WRITE else NOT_RETRYABLE)
-    assert bodies == ["write"]
+    assert isinstance(caught[0], SegmentInterrupt)
+    assert run.status == "failed"
+    assert run.pending_effect == effect
+
+
+def test_a_read_whose_error_cannot_be_printed_ends_the_run(bodies: Bodies) -> None:
+    failing = bodies.body("read", error=UnprintableError())
+    run = executed(lambda segment: segment.step("read", failing, effect=READ))
+    assert facts(run) == NOT_RETRYABLE
+    assert run.error_class == "UnprintableError"
 
 
 def test_an_idempotent_write_that_fails_is_not_given_to_the_code(bodies: Bodies) -> None:
