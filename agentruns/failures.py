@@ -11,6 +11,7 @@ from django.utils.module_loading import import_string
 from .conf import conf
 from .enums import FailureClass, TerminationReason
 from .exceptions import (
+    ApprovalDenied,
     JournalMismatch,
     LandedWithoutResult,
     PayloadError,
@@ -67,6 +68,8 @@ def classify(error: BaseException) -> Failure:
         answer = classifier(error)
         if answer is not None:
             return answer if isinstance(answer, Failure) else Failure(answer)
+    if isinstance(error, ApprovalDenied):
+        return Failure(FailureClass.CLIENT_ERROR, TerminationReason.APPROVAL_DENIED)
     return Failure(_built_in(error))
 
 

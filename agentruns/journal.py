@@ -19,6 +19,7 @@ class Journal:
         self._run = run
         self._recorded: dict[str, Step] = {}
         self._unconsumed: dict[str, Step] = {}
+        self._questions: list[str] = []
         # The last attempt of each step, recorded or not.
         self._attempted: dict[str, Step] = {}
         self._attempts: Counter[str] = Counter()
@@ -34,6 +35,7 @@ class Journal:
             if step.recorded_key is not None:
                 self._recorded[step.key] = step
         self._unconsumed = dict(self._recorded)
+        self._questions = [key for key, step in self._recorded.items() if step.kind in QUESTIONS]
 
     def call(
         self,
@@ -75,6 +77,9 @@ class Journal:
         if step is None:
             return None
         self._unconsumed.pop(call.key, None)
+        if call.kind not in QUESTIONS:
+            # What was asked about this call is not asked again once the call is recorded.
+            self.skip(f"{call.key}?")
         return step
 
     def remember(self, step: Step) -> None:
@@ -83,10 +88,10 @@ class Journal:
         self._recorded[step.key] = step
 
     def skip(self, key: str) -> None:
-        """Count a recorded step as asked for: an approval that an earlier attempt has used up."""
-        for known in list(self._unconsumed):
+        """Count a recorded question as asked for: one about an attempt that has used it up."""
+        for known in self._questions:
             if known == key or (known.startswith(key) and known[len(key) :].isdecimal()):
-                del self._unconsumed[known]
+                self._unconsumed.pop(known, None)
 
     def is_known(self, call: StepCall) -> bool:
         """Whether an earlier attempt at this call was started."""

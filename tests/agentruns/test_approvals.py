@@ -301,3 +301,64 @@ def test_a_fence_of_another_write_keeps_a_run_from_being_parked() -> None:
     with pytest.raises(TransitionRefused):
         run.suspend(claimed)
     assert snapshot(run) == before
+
+
+class FailsOnce:
+    """An approved write, and after it a step whose first execution fails in a way that passes."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.failures = [ConnectionError("503")]
+
+    def __call__(self, segment: Segment) -> Any:
+        segment.step("send", self.sent.append, needs_approval=True)
+        return segment.step("go on", self.go_on, effect=READ)
+
+    def go_on(self, key: str) -> str:
+        if self.failures:
+            raise self.failures.pop()
+        return "done"
+
+
+def test_an_approved_write_is_replayed_after_a_later_step_failed() -> None:
+    agent = FailsOnce()
+    run = executed(agent)
+    approve(run)
+    assert execute_again(run, agent).status == RunStatus.QUEUED
+    done = execute_again(run, agent)
+    assert done.status == RunStatus.COMPLETED, done.error_message
+    assert len(agent.sent) == 1
+
+
+def test_a_denial_that_nobody_handles_is_the_reason_why_the_run_ended() -> None:
+    def agent(segment: Segment) -> Any:
+        return segment.step("send", lambda key: 1, needs_approval=True)
+
+    run = executed(agent)
+    approve(run, approved=False)
+    done = execute_again(run, agent)
+    assert (done.status, done.termination_reason) == (RunStatus.FAILED, "approval_denied")
+
+
+def test_several_approvals_are_asked_for_before_the_first_call_is_made() -> None:
+    sent: list[str] = []
+
+    async def send(key: str) -> None:
+        sent.append(key)
+
+    async def agent(segment: Segment) -> Any:
+        names = ("first", "second")
+        await asyncio.gather(
+            *[segment.await_approval(name, key=name, arguments={"to": name}) for name in names],
+            return_exceptions=True,
+        )
+        for name in names:
+            await segment.astep(name, send, key=name, arguments={"to": name}, needs_approval=True)
+
+    run = executed(agent)
+    assert {question.key for question in run.journal().open_questions()} == {"first?", "second?"}
+    for key in ("first?", "second?"):
+        api.decide(run.uuid, key, True, by="boss", digest=step_of(run, key).digest)
+    done = execute_again(reread(run), agent)
+    assert done.status == RunStatus.COMPLETED, done.error_message
+    assert len(sent) == 2
