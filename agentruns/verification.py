@@ -57,10 +57,12 @@ def verify(uuid: UUID) -> Testimony | None:
 def _take(uuid: UUID) -> tuple[AgentRun, Step, Verifier, str] | None:
     """Count this asking before it is made, so that two workers don't make it together."""
     with transaction.atomic(using=conf.DATABASE):
-        run = AgentRun.objects.filter(uuid=uuid).first()
-        if run is None or run.termination_reason != TerminationReason.INTERRUPTED_WRITE:
+        run = AgentRun.objects.unresolved().filter(uuid=uuid).first()
+        if run is None:
             return None
         row = AgentRun.objects.lock_one(pk=run.pk)
+        if row.termination_reason != TerminationReason.INTERRUPTED_WRITE:
+            return None
         _effect, attempt = row.standing_fence()
         step = Step.objects.due_for_asking().filter(pk=attempt).first()
         verifier = registry.verifier(row.agent, step.name) if step else None
@@ -115,6 +117,7 @@ def _give_verdict(
             result=answer.result,
             # A final destination refuses this key from now on, whoever still acts.
             worker_may_act_confirmed=verifier.is_final,
+            spends_retry=True,
         )
     except TransitionRefused as refusal:
         logger.warning("run %s: %s", row.uuid, refusal)

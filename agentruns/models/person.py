@@ -84,7 +84,15 @@ class PersonTransitions(RunRow):
                 )
             row._leave_failed(EventKind.RETRIED, by, {"why": storable(reason)})
 
-    def _leave_failed(self, kind: EventKind, by: str, data: dict[str, Any], **columns: Any) -> None:
+    def _leave_failed(
+        self,
+        kind: EventKind,
+        by: str,
+        data: dict[str, Any],
+        *,
+        requeue_count: int = 0,
+        **columns: Any,
+    ) -> None:
         if not self.has_stored_request:
             raise TransitionRefused(f"run {self.uuid} has no stored request to execute again")
         self._move(
@@ -93,7 +101,7 @@ class PersonTransitions(RunRow):
             actor=by,
             data=data,
             mode=RunMode.QUEUED,
-            requeue_count=0,
+            requeue_count=requeue_count,
             available_at=Now(),
             woken_at=Now(),
             **NO_FAILURE,
@@ -130,17 +138,21 @@ class PersonTransitions(RunRow):
         digest: str,
         result: Payload | None = None,
         worker_may_act_confirmed: bool = False,
+        spends_retry: bool = False,
     ) -> None:
         """Give a verdict on the interrupted write of a dead-lettered run.
 
         HAPPENED records `result` as the step and lets the run go on; DID_NOT_HAPPEN lets the write be
         executed again with the same idempotency key; LEFT closes it as it is. `digest` is the
-        `resolution_digest()` of the state that the verdict is based on.
+        `resolution_digest()` of the state that the verdict is based on. A person's verdict gives the
+        run a new budget; a machine's DID_NOT_HAPPEN spends a retry (`spends_retry`), or a run that
+        kills its worker in the write each time would never end.
 
         Raises:
             ValueError: `verdict` is none.
             TransitionRefused: the state has moved on, there is no interrupted write, a result is
-                missing, or 'it did not happen' while the former worker may still act.
+                missing, 'it did not happen' while the former worker may still act, or a machine's
+                verdict on a run whose retries are spent.
         """
         verdict = Resolution(verdict)
         with transaction.atomic(using=conf.DATABASE):
@@ -152,7 +164,18 @@ class PersonTransitions(RunRow):
                 raise TransitionRefused(
                     f"run {self.uuid} has changed since it was shown: look at it again"
                 )
-            row._apply_resolution(verdict, attempt, by, reason, result, worker_may_act_confirmed)
+            spent = row._spent_by(verdict) if spends_retry else 0
+            row._apply_resolution(
+                verdict, attempt, by, reason, result, worker_may_act_confirmed, spent
+            )
+
+    def _spent_by(self, verdict: Resolution) -> int:
+        """The retries that are spent after a machine's verdict: executing a write again spends one."""
+        if verdict is Resolution.HAPPENED:
+            return self.requeue_count
+        if self.requeue_count >= conf.MAX_REQUEUES:
+            raise TransitionRefused(f"run {self.uuid} has spent its retries: a person decides")
+        return self.requeue_count + 1
 
     def _apply_resolution(
         self,
@@ -162,6 +185,7 @@ class PersonTransitions(RunRow):
         reason: str,
         result: Payload | None,
         worker_may_act_confirmed: bool,
+        requeue_count: int,
     ) -> None:
         data: dict[str, Any] = {"verdict": str(verdict), "why": storable(reason)}
         by = label(by, "by")
@@ -189,6 +213,7 @@ class PersonTransitions(RunRow):
             EventKind.RESOLVED,
             by,
             data | {"step": step.key if step else ""},
+            requeue_count=requeue_count,
             resolution="",
             resolved_at=Now(),
             resolved_by=by,

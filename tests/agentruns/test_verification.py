@@ -14,7 +14,7 @@ from agentruns.registry import Answer, RegisteredAgent, Verifier, WriteInDoubt
 from agentruns.segment import Segment
 from agentruns.tasks import execute
 from agentruns.verification import take_due
-from tests.factories import history, queued, reread, step_of
+from tests.factories import call, history, queued, reread, step_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -108,6 +108,40 @@ def test_a_final_destination_that_has_not_seen_the_key_has_the_write_executed_ag
         assert reread(run).status == RunStatus.COMPLETED
     assert len(set(destination.sent)) == 1, "with the same idempotency key"
     assert len(destination.sent) == 2
+
+
+class Poisoned(Destination):
+    """Each write of it breaks, and it never sees a key."""
+
+    def send(self, key: str) -> str:
+        self.sent.append(key)
+        raise ConnectionResetError("cut")
+
+
+def test_a_final_destination_can_not_keep_a_poisoned_run_alive_for_ever(settings: Any) -> None:
+    settings.AGENTRUNS = {**settings.AGENTRUNS, "MAX_REQUEUES": 2}
+    destination = Poisoned(*[Answer.not_landed() for _ in range(9)], is_final=True)
+    with in_doubt(destination) as run:
+        for _ in range(20):
+            execute(str(run.uuid))
+        row = reread(run)
+    assert (row.status, row.termination_reason) == (RunStatus.FAILED, "interrupted_write")
+    assert len(destination.sent) == 3, "the first time and two retries"
+
+
+def test_a_run_that_executes_again_is_not_asked_about() -> None:
+    destination = Destination()
+    with in_doubt(destination) as run:
+        row = reread(run)
+        digest = row.resolution_digest()
+        row.resolve(Resolution.DID_NOT_HAPPEN, by="boss", reason="checked", digest=digest)
+        taken = AgentRun.objects.claim(run.uuid, "test:host:1:0")
+        assert taken is not None
+        again = call("send", arguments={"to": "a@example.org"})
+        reread(run).mark_pending_effect(taken[1], again)
+        execute(str(run.uuid))
+        assert destination.asked == []
+        assert step_of(run, "send").testimony == ""
 
 
 def test_an_unknown_answer_is_asked_again_later_and_in_the_end_no_more(settings: Any) -> None:
