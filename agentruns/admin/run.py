@@ -11,6 +11,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Q
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import path
 from django.utils.translation import gettext as _
@@ -23,6 +24,7 @@ from ..models import AgentRun
 from .desk import sections
 from .filters import AgentFilter, AttentionFilter, DeadLetterFilter
 from .paginator import BoundedPaginator
+from .resolve import doubt_of, give_verdict, is_in_doubt, resolve_form
 from .run_page import run_page
 from .wording import duration
 
@@ -73,6 +75,12 @@ class AgentRunAdmin(RunModelAdmin):
         return self._may(request, "cancel_agentrun")
 
     def has_wake_permission(self, request: HttpRequest) -> bool:
+        return self._may(request, "retry_agentrun")
+
+    def has_resolve_permission(self, request: HttpRequest) -> bool:
+        return self._may(request, "resolve_agentrun")
+
+    def has_retry_permission(self, request: HttpRequest) -> bool:
         return self._may(request, "retry_agentrun")
 
     def has_payload_permission(self, request: HttpRequest) -> bool:
@@ -149,9 +157,16 @@ class AgentRunAdmin(RunModelAdmin):
     # The pages.
 
     def get_urls(self) -> list[URLPattern]:
-        desk = self.admin_site.admin_view(self.desk_view)
-        name = f"{self.opts.app_label}_{self.opts.model_name}_desk"
-        return [path("desk/", desk, name=name), *super().get_urls()]
+        pages: dict[str, tuple[str, Callable[..., HttpResponse]]] = {
+            "desk": ("desk/", self.desk_view),
+            "resolve": ("<path:object_id>/resolve/", self.resolve_view),
+        }
+        prefix = f"{self.opts.app_label}_{self.opts.model_name}"
+        own = [
+            path(route, self.admin_site.admin_view(view), name=f"{prefix}_{name}")
+            for name, (route, view) in pages.items()
+        ]
+        return [*own, *super().get_urls()]
 
     def desk_view(self, request: HttpRequest) -> HttpResponse:
         if not self.has_view_permission(request):
@@ -160,6 +175,28 @@ class AgentRunAdmin(RunModelAdmin):
         return self._page(
             request, "desk", title=_("The operator's desk"), sections=list(sections(runs))
         )
+
+    def resolve_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Show a write in doubt and take a verdict on it, one run at a time."""
+        if not (self.has_view_permission(request) and self.has_resolve_permission(request)):
+            raise PermissionDenied
+        run = self.get_object(request, unquote(object_id))
+        if run is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
+        if not is_in_doubt(run):
+            said = _("There is no write in doubt here any more: somebody has decided on it.")
+            self.message_user(request, said, messages.WARNING)
+            return self._to_run(run)
+        doubt = doubt_of(run, payloads=self.has_payload_permission(request))
+        form = resolve_form(doubt, request.POST if request.method == "POST" else None)
+        if form.is_valid() and give_verdict(run, form, request.user.get_username()):
+            self.message_user(request, _("Your verdict was taken."), messages.SUCCESS)
+            return self._to_run(run)
+        title = _("Decide on an interrupted write")
+        return self._page(request, "resolve", title=title, doubt=doubt, form=form)
+
+    def _to_run(self, run: AgentRun) -> HttpResponse:
+        return redirect("admin:agentruns_agentrun_change", run.pk)
 
     def change_view(
         self,
@@ -178,8 +215,11 @@ class AgentRunAdmin(RunModelAdmin):
             verbs.append(("cancel_runs", _("Cancel this run")))
         if self.has_wake_permission(request) and run.status == RunStatus.QUEUED:
             verbs.append(("wake_runs", _("Wake this run")))
+        may_resolve = self.has_resolve_permission(request) and is_in_doubt(run)
         page = run_page(run, payloads=self.has_payload_permission(request))
-        return self._page(request, "run", title=str(run), page=page, verbs=verbs)
+        return self._page(
+            request, "run", title=str(run), page=page, verbs=verbs, may_resolve=may_resolve
+        )
 
     def _page(self, request: HttpRequest, template: str, **context: Any) -> HttpResponse:
         context = {

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from agentruns.admin.jsonfield import JsonText
+from agentruns.enums import EventKind, Resolution, RunStatus, StepOutcome, StepState
+from agentruns.fields import Payload
+from agentruns.models import AgentRun, Step
+from agentruns.models.step import Ending
+from agentruns.reaper import sweep
+from agentruns.tasks import execute
+from tests.agentruns.cases import completed, failed, interrupted, queued, writing
+from tests.harness.runs import reread
+
+from .conftest import LogIn
+from .pages import DESK, page_of, source, words
+
+
+def resolve_page(run: AgentRun) -> str:
+    return reverse("admin:agentruns_agentrun_resolve", args=[run.pk])
+
+
+def post(client: Client, run: AgentRun, verdict: Resolution, **given: Any) -> Any:
+    """Read the page, then press its button."""
+    digest = client.get(resolve_page(run)).context["form"].initial["digest"]
+    data = {"digest": digest, "verdict": verdict.value, "reason": "asked the bank", **given}
+    return client.post(resolve_page(run), data)
+
+
+def reaped() -> AgentRun:
+    """A run whose worker was not seen to end inside its write."""
+    run = writing(stale=True)[0]
+    sweep()
+    return reread(run)
+
+
+@pytest.fixture
+def operator(log_in: LogIn) -> Client:
+    return log_in("view_agentrun", "view_payload", "resolve_agentrun")
+
+
+def test_before_the_button_it_says_what_a_verdict_does(operator: Client) -> None:
+    run = interrupted(arguments={"to": "ada"})
+    text = words(source(operator, resolve_page(run)))
+    for said in (
+        "0 recorded steps are replayed",
+        "If it did not happen: send is executed again",
+        "Its former worker is gone",
+        "Its former worker has reported nothing since",
+        "Its destination has said nothing",
+        '"to": "ada"',
+    ):
+        assert said in text
+
+
+def test_it_happened_records_the_result(operator: Client) -> None:
+    run = interrupted()
+    assert post(operator, run, Resolution.HAPPENED, result='{"id": 7}').status_code == 302
+    step = Step.objects.get(run=run)
+    assert reread(run).status == RunStatus.QUEUED
+    assert step.result is not None
+    assert (step.state, step.result.value) == (StepState.RECORDED, {"id": 7})
+    event = run.history().get(kind=EventKind.RESOLVED)
+    assert event.data is not None
+    assert (event.actor, event.data.value["why"]) == ("ada", "asked the bank")
+
+
+def test_it_did_not_happen_executes_it_again(operator: Client) -> None:
+    run = interrupted()
+    assert post(operator, run, Resolution.DID_NOT_HAPPEN).status_code == 302
+    assert reread(run).status == RunStatus.QUEUED
+    assert Step.objects.get(run=run).state == StepState.NOT_APPLIED
+    execute(str(run.uuid))
+    assert reread(run).status != RunStatus.QUEUED
+
+
+def test_it_is_left_with_a_reason(operator: Client) -> None:
+    run = interrupted()
+    assert post(operator, run, Resolution.LEFT).status_code == 302
+    assert (reread(run).status, reread(run).resolution) == (RunStatus.FAILED, Resolution.LEFT)
+
+
+@pytest.mark.parametrize("verdict", Resolution)
+def test_every_verdict_needs_a_reason(operator: Client, verdict: Resolution) -> None:
+    run = interrupted()
+    response = post(operator, run, verdict, result="7", reason="  ")
+    assert response.context["form"].errors["reason"]
+    assert 'name="result"' in response.content.decode()
+    assert reread(run).status == RunStatus.FAILED
+
+
+def test_nothing_typed_is_lost_on_an_error(operator: Client) -> None:
+    run = interrupted()
+    response = post(operator, run, Resolution.HAPPENED, result="  {'id': <b>", reason="said Bob")
+    page = response.content.decode()
+    assert "This is not JSON" in page
+    assert "{&#x27;id&#x27;: &lt;b&gt;" in page
+    assert "said Bob</textarea>" in page
+    assert reread(run).status == RunStatus.FAILED
+
+
+@pytest.mark.parametrize("text", ["NaN", "{", "[" * 5000, "9" * 5000, "", "\x00"])
+def test_what_is_no_json_is_refused(operator: Client, text: str) -> None:
+    run = interrupted()
+    response = post(operator, run, Resolution.HAPPENED, result=text)
+    assert response.context["form"].errors["result"]
+    assert reread(run).status == RunStatus.FAILED
+
+
+@pytest.mark.parametrize(("text", "value"), [("null", None), (' "a" ', "a"), ("[1]", [1])])
+def test_json_is_decoded(text: str, value: Any) -> None:
+    assert JsonText().clean(text) == value
+
+
+def test_it_happened_with_null_is_a_result(operator: Client) -> None:
+    run = interrupted()
+    assert post(operator, run, Resolution.HAPPENED, result="null").status_code == 302
+
+
+def test_while_the_former_worker_may_act_it_asks_for_a_confirmation(operator: Client) -> None:
+    run = reaped()
+    assert "Its former worker may still act" in words(source(operator, resolve_page(run)))
+    response = post(operator, run, Resolution.DID_NOT_HAPPEN)
+    assert response.context["form"].errors["worker_may_act"]
+    assert reread(run).status == RunStatus.FAILED
+    assert post(operator, run, Resolution.DID_NOT_HAPPEN, worker_may_act="on").status_code == 302
+    assert reread(run).status == RunStatus.QUEUED
+
+
+def test_evidence_that_came_meanwhile_refuses_the_verdict(operator: Client) -> None:
+    run, claim, step = writing(stale=True)
+    sweep()
+    digest = operator.get(resolve_page(run)).context["form"].initial["digest"]
+    landed = Ending(StepOutcome.RETURNED, Payload.of({"id": 7}))
+    AgentRun.objects.get(pk=run.pk).add_late_evidence(claim, step, landed)
+    data = {"digest": digest, "verdict": "left", "reason": "gave up"}
+    response = operator.post(resolve_page(run), data)
+    text = words(response.content.decode())
+    assert "has changed since it was shown: look at it again" in text
+    assert "that it landed; nobody has confirmed that" in text
+    assert "gave up" in text
+    assert reread(run).resolution == ""
+
+
+def test_two_operators_do_not_both_decide(operator: Client, log_in: LogIn) -> None:
+    grace = log_in("view_agentrun", "resolve_agentrun", name="grace")
+    run = interrupted()
+    digest = grace.get(resolve_page(run)).context["form"].initial["digest"]
+    assert post(operator, run, Resolution.LEFT).status_code == 302
+    data = {"digest": digest, "verdict": "did_not_happen", "reason": "no mail came"}
+    assert "look at it again" in grace.post(resolve_page(run), data).content.decode()
+    assert (reread(run).status, reread(run).resolved_by) == (RunStatus.FAILED, "ada")
+
+
+def test_a_verdict_on_a_run_that_went_on_is_explained(operator: Client) -> None:
+    run = interrupted()
+    post(operator, run, Resolution.DID_NOT_HAPPEN)
+    response = operator.post(resolve_page(run), {"verdict": "left"}, follow=True)
+    assert "no write in doubt here any more" in response.content.decode()
+
+
+@pytest.mark.parametrize("make", [queued, failed, completed])
+def test_a_run_without_a_write_in_doubt_offers_no_verdict(operator: Client, make: Any) -> None:
+    run = make()
+    assert resolve_page(run) not in source(operator, page_of(run))
+    assert operator.get(resolve_page(run)).status_code == 302
+
+
+@pytest.mark.parametrize("missing", ["view_agentrun", "resolve_agentrun"])
+def test_without_the_permission_no_button_and_a_refusal(log_in: LogIn, missing: str) -> None:
+    client = log_in(*({"view_agentrun", "resolve_agentrun"} - {missing}))
+    run = interrupted()
+    if missing == "resolve_agentrun":
+        assert resolve_page(run) not in source(client, page_of(run))
+    assert client.get(resolve_page(run)).status_code == 403
+    data = {"digest": run.resolution_digest(), "verdict": "left", "reason": "x"}
+    assert client.post(resolve_page(run), data).status_code == 403
+    assert reread(run).resolution == ""
+
+
+def test_no_payload_is_shown_without_its_permission(log_in: LogIn) -> None:
+    client = log_in("view_agentrun", "resolve_agentrun")
+    run = interrupted(arguments="a secret")
+    assert "a secret" not in source(client, resolve_page(run))
+
+
+def test_the_runs_page_leads_there_and_nothing_decides_in_one_click(operator: Client) -> None:
+    run = interrupted()
+    assert resolve_page(run) in source(operator, page_of(run))
+    for url in (DESK, page_of(run)):
+        assert 'name="verdict"' not in source(operator, url)
+
+
+def test_a_megabyte_and_markup_are_shown_harmlessly(operator: Client) -> None:
+    run = interrupted(arguments="<script>alert(1)</script>\x00" + "x" * 1_000_000)
+    page = source(operator, resolve_page(run))
+    assert "<script>alert" not in page
+    assert "\x00" not in page
+    assert len(page) < 300_000
