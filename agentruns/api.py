@@ -51,6 +51,7 @@ __all__ = [
     "enqueue",
     "events",
     "resolve",
+    "retry",
     "run",
     "status",
     "submit_input",
@@ -273,6 +274,16 @@ def decide(
 
 
 # No result was given; None is one.
+def retry(uuid: UUID | str, *, by: str, reason: str = "") -> None:
+    """Execute a dead-lettered run again whose writes are all certain, with a new budget.
+
+    Raises `RunNotFound`, or `TransitionRefused` where it is not such a run.
+    """
+    failed = _find(uuid)
+    failed.retry(by=by, reason=reason)
+    wake_after_commit(failed.uuid)
+
+
 NO_RESULT: Any = object()
 
 

@@ -17,10 +17,11 @@ from django.urls import path
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from ..api import cancel, wake
+from ..api import cancel, retry, wake
 from ..enums import TERMINAL, RunStatus
 from ..exceptions import AgentRunError
 from ..models import AgentRun
+from ..verdict import may_retry_after_fence
 from .desk import sections
 from .filters import AgentFilter, AttentionFilter, DeadLetterFilter
 from .paginator import BoundedPaginator
@@ -38,6 +39,11 @@ else:
     RunModelAdmin = admin.ModelAdmin
 
 TEMPLATES = "admin/agentruns/agentrun"
+
+
+def may_be_retried(run: AgentRun) -> bool:
+    """Whether the button is offered; whether it is done, the verb judges under the lock."""
+    return run.status == RunStatus.FAILED and may_retry_after_fence(run.standing_fence()[0])
 
 
 @admin.register(AgentRun)
@@ -58,7 +64,7 @@ class AgentRunAdmin(RunModelAdmin):
     paginator = BoundedPaginator
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
-    actions = ("cancel_runs", "wake_runs")
+    actions = ("cancel_runs", "retry_runs", "wake_runs")
 
     # Who may do what.
 
@@ -213,6 +219,8 @@ class AgentRunAdmin(RunModelAdmin):
         verbs = []
         if self.has_cancel_permission(request) and run.status not in TERMINAL:
             verbs.append(("cancel_runs", _("Cancel this run")))
+        if self.has_retry_permission(request) and may_be_retried(run):
+            verbs.append(("retry_runs", _("Retry this run")))
         if self.has_wake_permission(request) and run.status == RunStatus.QUEUED:
             verbs.append(("wake_runs", _("Wake this run")))
         may_resolve = self.has_resolve_permission(request) and is_in_doubt(run)
@@ -246,6 +254,20 @@ class AgentRunAdmin(RunModelAdmin):
             return _("it is inside a write, and is cancelled when that is recorded")
 
         self._each(request, queryset, cancel_one)
+        return None
+
+    @admin.action(permissions=["retry"], description=gettext_lazy("Retry the selected runs"))
+    def retry_runs(self, request: HttpRequest, queryset: AgentRunQuerySet) -> HttpResponse | None:
+        if request.POST.get("confirmed") != "yes":
+            return self._page(
+                request, "confirm_retry", title=_("Retry these runs?"), runs=list(queryset)
+            )
+
+        def retry_one(run: AgentRun, by: str) -> str:
+            retry(run.uuid, by=by, reason=request.POST.get("reason", ""))
+            return ""
+
+        self._each(request, queryset, retry_one)
         return None
 
     @admin.action(permissions=["wake"], description=gettext_lazy("Wake the selected runs"))

@@ -5,7 +5,7 @@ from django_q.models import OrmQ
 
 from agentruns.enums import EventKind, RunStatus
 from agentruns.models import AgentRun
-from tests.agentruns.cases import completed, interrupted, queued, writing
+from tests.agentruns.cases import completed, exhausted, failed, interrupted, queued, writing
 from tests.harness.runs import reread
 
 from .conftest import LogIn
@@ -80,3 +80,36 @@ def test_a_runs_page_offers_what_its_state_allows(log_in: LogIn) -> None:
         page = source(client, page_of(run))
         assert ("Cancel this run" in page) is offered
         assert ("Wake this run" in page) is offered
+
+
+def test_retry_asks_first_and_refuses_a_write_in_doubt(log_in: LogIn) -> None:
+    client = log_in("view_agentrun", "retry_agentrun")
+    certain, given_up, doubtful = failed(), exhausted(), interrupted()
+    response = act(client, "retry_runs", certain, given_up, doubtful, index="0")
+    assert "Yes, retry them" in response.content.decode()
+    assert reread(certain).status == RunStatus.FAILED
+    response = act(
+        client, "retry_runs", certain, given_up, doubtful, confirmed="yes", reason="it is back"
+    )
+    assert reread(certain).status == reread(given_up).status == RunStatus.QUEUED
+    assert reread(doubtful).status == RunStatus.FAILED
+    event = certain.history().get(kind=EventKind.RETRIED)
+    assert event.data is not None
+    assert (event.actor, event.data.value["why"]) == ("ada", "it is back")
+    said = messages(response)
+    assert any(str(doubtful.uuid) in text and "certain" in text for text in said)
+    assert "Done for 2 runs." in said
+
+
+def test_retry_is_offered_where_all_writes_are_certain(log_in: LogIn) -> None:
+    client = log_in("view_agentrun", "retry_agentrun")
+    for run, offered in ((failed(), True), (interrupted(), False), (queued(), False)):
+        assert ("Retry this run" in source(client, page_of(run))) is offered
+
+
+def test_without_the_permission_nothing_is_retried(log_in: LogIn) -> None:
+    client = log_in("view_agentrun", "cancel_agentrun", "resolve_agentrun")
+    run = failed()
+    assert "retry_runs" not in source(client, page_of(run))
+    act(client, "retry_runs", run, confirmed="yes")
+    assert reread(run).status == RunStatus.FAILED
