@@ -137,6 +137,11 @@ def reread(run: AgentRun) -> AgentRun:
     return row
 
 
+def reread_by_uuid(uuid: uuid.UUID) -> AgentRun:
+    row: AgentRun = AgentRun.objects.get(uuid=uuid)
+    return row
+
+
 def step_of(run: AgentRun, key: str = "write") -> Step:
     """The last attempt at this step."""
     step: Step = Step.objects.filter(run=run, key=key).latest("attempt")

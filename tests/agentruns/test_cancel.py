@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 
 from agentruns.api import cancel, enqueue
 from agentruns.enums import RunStatus, ToolEffect
 from agentruns.exceptions import RunNotFound, TransitionRefused
 from agentruns.fields import Payload
-from agentruns.models import AgentRun
 from agentruns.segment import Segment
 from agentruns.tasks import execute
 from tests.factories import (
@@ -24,6 +21,7 @@ from tests.factories import (
     reap,
     registered,
     reread,
+    reread_by_uuid,
     returned,
     running,
     snapshot,
@@ -143,7 +141,7 @@ def test_a_write_in_flight_is_recorded_and_then_the_run_is_cancelled() -> None:
     with registered(agent) as name:
         accepted = enqueue(name)
         execute(str(accepted.uuid))
-    run = reread_by(accepted.uuid)
+    run = reread_by_uuid(accepted.uuid)
     assert (run.status, run.pending_effect) == ("cancelled", "")
     assert bodies == ["write"]
     assert run.journal().recorded().get().key == "write"
@@ -162,16 +160,11 @@ def test_nothing_starts_in_a_run_that_was_cancelled_between_two_steps(effect: To
     with registered(agent) as name:
         accepted = enqueue(name)
         execute(str(accepted.uuid))
-    run = reread_by(accepted.uuid)
+    run = reread_by_uuid(accepted.uuid)
     assert run.status == "cancelled"
     assert [step.key for step in run.journal().recorded()] == ["before"]
     if effect == WRITE:
         assert bodies == ["before"]
-
-
-def reread_by(uuid: UUID) -> AgentRun:
-    run: AgentRun = AgentRun.objects.get(uuid=uuid)
-    return run
 
 
 def test_a_queued_run_is_never_claimed_after_its_cancel() -> None:
