@@ -132,7 +132,11 @@ class Step(models.Model):
             ),
             models.CheckConstraint(
                 name="agentruns_step_recorded_has_key",
-                condition=Q(state=StepState.RECORDED, recorded_key=models.F("key"))
+                condition=Q(
+                    state=StepState.RECORDED,
+                    recorded_key__isnull=False,
+                    recorded_key=models.F("key"),
+                )
                 | Q(~Q(state=StepState.RECORDED), recorded_key__isnull=True),
             ),
         )

@@ -64,10 +64,7 @@ def test_every_constraint_of_the_run_is_tried_above() -> None:
 @pytest.mark.parametrize(
     "assignments",
     [
-        pytest.param(
-            "state = 'recorded'",
-            marks=pytest.mark.xfail(reason="NULL = key is unknown, and unknown passes a check"),
-        ),
+        "state = 'recorded'",
         "state = 'recorded', recorded_key = 'another'",
         "recorded_key = 'write'",
     ],
