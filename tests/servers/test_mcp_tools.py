@@ -39,7 +39,8 @@ def test_serves_its_tools_over_stdio(recorder: RecorderClient, recorder_url: str
                 ["-m", "tests.servers.mcp_tools"],
                 env={**os.environ, "RECORDER_URL": recorder_url},
                 cwd=str(ROOT),
-            )
+            ),
+            init_timeout=60,  # a busy machine takes long to start a process
         )
     )
     assert sorted(body["name"] for body in recorder.bodies()) == sorted(TOOLS)
