@@ -50,7 +50,7 @@ def stdio(log: Path) -> Toolset:
         transport = StdioTransport(
             sys.executable, ["-m", MODULE, str(log)], cwd=str(ROOT), keep_alive=False
         )
-        return MCPToolset(transport, id="desk")
+        return MCPToolset(transport, id="desk", init_timeout=60)
 
     return build
 
@@ -77,7 +77,7 @@ def http(log: Path) -> Iterator[Toolset]:
     )
     try:
         wait_until(lambda: accepts(port), 15, "the MCP server")
-        yield lambda: MCPToolset(f"http://127.0.0.1:{port}/mcp", id="desk")
+        yield lambda: MCPToolset(f"http://127.0.0.1:{port}/mcp", id="desk", init_timeout=60)
     finally:
         process.kill()
         process.wait()
