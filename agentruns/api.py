@@ -348,13 +348,16 @@ def wait(uuid: UUID | str, *, timeout_seconds: float | None = None) -> RunState:
     return state
 
 
-def submit_input(uuid: UUID | str, step: str, answer: Any, *, by: str = "") -> None:
+def submit_input(
+    uuid: UUID | str, step: str, answer: Any, *, by: str = "", digest: str | None = None
+) -> None:
     """Answer the question of the step that a run waits for, and have the run go on.
 
+    With `digest`, that of the question that was shown, another question of this step is refused.
     Raises `RunNotFound`, `PayloadError`, or `TransitionRefused` where it does not wait for this step.
     """
     waiting = _find(uuid)
-    waiting.answer(step, Payload.of(answer), by=by)
+    waiting.answer(step, Payload.of(answer), by=by, digest=digest)
     wake_after_commit(waiting.uuid)
 
 

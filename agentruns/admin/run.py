@@ -18,12 +18,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from ..api import cancel, retry, wake
-from ..enums import TERMINAL, RunStatus
+from ..enums import TERMINAL, WAITING, RunStatus, StepKind
 from ..exceptions import AgentRunError
 from ..models import AgentRun
 from ..verdict import may_retry_after_fence
 from .desk import sections
 from .filters import AgentFilter, AttentionFilter, DeadLetterFilter
+from .inbox import answer_form, give_answer, inbox, is_open, parts, question_of
 from .paginator import BoundedPaginator
 from .resolve import doubt_of, give_verdict, is_in_doubt, resolve_form
 from .run_page import run_page
@@ -85,6 +86,9 @@ class AgentRunAdmin(RunModelAdmin):
 
     def has_resolve_permission(self, request: HttpRequest) -> bool:
         return self._may(request, "resolve_agentrun")
+
+    def has_decide_permission(self, request: HttpRequest) -> bool:
+        return self._may(request, "decide_agentrun")
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
         return self._may(request, "retry_agentrun")
@@ -165,6 +169,8 @@ class AgentRunAdmin(RunModelAdmin):
     def get_urls(self) -> list[URLPattern]:
         pages: dict[str, tuple[str, Callable[..., HttpResponse]]] = {
             "desk": ("desk/", self.desk_view),
+            "inbox": ("inbox/", self.inbox_view),
+            "answer": ("<path:object_id>/answer/<int:step>/", self.answer_view),
             "resolve": ("<path:object_id>/resolve/", self.resolve_view),
         }
         prefix = f"{self.opts.app_label}_{self.opts.model_name}"
@@ -173,6 +179,10 @@ class AgentRunAdmin(RunModelAdmin):
             for name, (route, view) in pages.items()
         ]
         return [*own, *super().get_urls()]
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        context = {"may_decide": self.has_decide_permission(request), **(extra_context or {})}
+        return super().changelist_view(request, context)
 
     def desk_view(self, request: HttpRequest) -> HttpResponse:
         if not self.has_view_permission(request):
@@ -201,6 +211,38 @@ class AgentRunAdmin(RunModelAdmin):
         title = _("Decide on an interrupted write")
         return self._page(request, "resolve", title=title, doubt=doubt, form=form)
 
+    def inbox_view(self, request: HttpRequest) -> HttpResponse:
+        if not (self.has_view_permission(request) and self.has_decide_permission(request)):
+            raise PermissionDenied
+        rows, more = inbox(self.get_queryset(request))
+        return self._page(request, "inbox", title=_("The inbox"), rows=rows, more=more)
+
+    def answer_view(self, request: HttpRequest, object_id: str, step: int) -> HttpResponse:
+        """Show what a run asks and take the answer. The permission to decide shows the call, too."""
+        if not (self.has_view_permission(request) and self.has_decide_permission(request)):
+            raise PermissionDenied
+        run = self.get_object(request, unquote(object_id))
+        question = question_of(run, step) if run is not None else None
+        if run is None or question is None or not is_open(question):
+            said = _("This is not asked any more: it was answered, or the run went on without it.")
+            self.message_user(request, said, messages.WARNING)
+            return redirect("admin:agentruns_agentrun_inbox")
+        form = answer_form(question, request.POST if request.method == "POST" else None)
+        by = request.user.get_username()
+        if form.is_valid() and give_answer(run, question, form, request.POST, by):
+            self.message_user(request, _("Your answer was taken."), messages.SUCCESS)
+            return redirect("admin:agentruns_agentrun_inbox")
+        return self._page(
+            request,
+            "answer",
+            title=_("A run waits for you"),
+            run=run,
+            question=question,
+            approval=question.kind == StepKind.APPROVAL,
+            parts=list(parts(question)),
+            form=form,
+        )
+
     def _to_run(self, run: AgentRun) -> HttpResponse:
         return redirect("admin:agentruns_agentrun_change", run.pk)
 
@@ -226,7 +268,13 @@ class AgentRunAdmin(RunModelAdmin):
         may_resolve = self.has_resolve_permission(request) and is_in_doubt(run)
         page = run_page(run, payloads=self.has_payload_permission(request))
         return self._page(
-            request, "run", title=str(run), page=page, verbs=verbs, may_resolve=may_resolve
+            request,
+            "run",
+            title=str(run),
+            page=page,
+            verbs=verbs,
+            may_resolve=may_resolve,
+            may_decide=self.has_decide_permission(request) and run.status in WAITING,
         )
 
     def _page(self, request: HttpRequest, template: str, **context: Any) -> HttpResponse:

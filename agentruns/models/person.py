@@ -232,15 +232,17 @@ class PersonTransitions(RunRow):
                 note=storable(note),
             )
 
-    def answer(self, key: str, answer: Payload, *, by: str) -> None:
+    def answer(self, key: str, answer: Payload, *, by: str, digest: str | None = None) -> None:
         """Record a person's answer to an open question; the last one queues the run.
+
+        `digest` is that of the question that was shown; None answers whatever is asked now.
 
         Raises:
             TransitionRefused: the run does not wait for this step's input, or it was given already.
         """
         with transaction.atomic(using=conf.DATABASE):
             row = self._lock()
-            row._record_answer(key, StepKind.INPUT, None, answer)
+            row._record_answer(key, StepKind.INPUT, digest, answer)
             row._answered(EventKind.ANSWERED, by, {"step": key})
 
     def decide(self, key: str, approved: bool, *, by: str, digest: str, note: str = "") -> None:
