@@ -19,11 +19,11 @@ from pydantic_ai.toolsets import AbstractToolset
 from pydantic_ai.toolsets.abstract import ToolsetTool
 
 from agentruns.enums import StepKind, ToolEffect
-from agentruns.exceptions import EffectLanded, EffectNotApplied
+from agentruns.exceptions import ApprovalDenied, EffectLanded, EffectNotApplied
 
 from .current import CurrentStep, entered
 from .exceptions import AgentRefused, ResultNotStorable
-from .outcomes import landed, retry_payload, settled
+from .outcomes import denied_payload, landed, retry_payload, settled
 from .prechecks import refused_arguments
 from .responses import failure_payload, raise_recorded_failure, with_distinct_call_ids
 from .steps import PlannedStep, Planner
@@ -155,7 +155,13 @@ class JournalBackend(DurableOperationBackend[Any]):
                 kind=plan.kind,
                 arguments=plan.arguments,
                 digest=plan.digest,
+                needs_approval=plan.needs_approval,
             )
+        except ApprovalDenied as denied:
+            # Asked for here, not before: the call was made by code, not by the model.
+            if not plan.is_tool_call:
+                raise
+            return denied_payload(denied.note)
         except EffectNotApplied as said:
             self._planner.not_applied(plan)
             return said.answer

@@ -28,11 +28,13 @@ class Declaration:
 
     `once_per_run`: the same arguments, asked again in one run, are answered from the journal.
     `retry_means_not_applied`: the tool raises `ModelRetry` only before it acts.
+    `needs_approval`: a person decides on each call, with its arguments, before it is made.
     """
 
     effect: ToolEffect
     once_per_run: bool = False
     retry_means_not_applied: bool = False
+    needs_approval: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +67,20 @@ UNDECLARED = Declaration(ToolEffect.NON_IDEMPOTENT_WRITE)
 
 
 def effect(
-    kind: ToolEffect, *, once_per_run: bool = False, retry_means_not_applied: bool = False
+    kind: ToolEffect,
+    *,
+    once_per_run: bool = False,
+    retry_means_not_applied: bool = False,
+    needs_approval: bool = False,
 ) -> Callable[[Function], Function]:
     """Declare what a tool's function does to the world. Put it below `@agent.tool`.
 
     Raises:
         ValueError: `kind` is no `ToolEffect`.
     """
-    declaration = Declaration(ToolEffect(kind), once_per_run, retry_means_not_applied)
+    declaration = Declaration(
+        ToolEffect(kind), once_per_run, retry_means_not_applied, needs_approval
+    )
 
     def mark(function: Function) -> Function:
         setattr(function, ATTRIBUTE, declaration)
@@ -99,6 +107,7 @@ def effect_of(facts: ToolFacts, mapping: Mapped, heard: tuple[Source, ...] = ())
         max((one.effect for one in said), key=STRICTNESS.__getitem__),
         once_per_run=any(one.once_per_run for one in said),
         retry_means_not_applied=any(one.retry_means_not_applied for one in said),
+        needs_approval=any(one.needs_approval for one in said),
     )
     return Resolved(held, sources)
 
@@ -122,9 +131,9 @@ def as_declaration(said: ToolEffect | Declaration | str) -> Declaration:
 
 def _from_metadata(metadata: Mapping[str, Any] | None) -> Declaration | None:
     """Read `metadata={'effect': ...}`. A value that is no effect counts as the strictest."""
-    if not metadata or METADATA_KEY not in metadata:
+    if not metadata or not ({METADATA_KEY, "needs_approval"} & metadata.keys()):
         return None
-    said = metadata[METADATA_KEY]
+    said = metadata.get(METADATA_KEY)
     if not isinstance(said, Declaration):
         try:
             said = Declaration(ToolEffect(said))
@@ -136,6 +145,7 @@ def _from_metadata(metadata: Mapping[str, Any] | None) -> Declaration | None:
         retry_means_not_applied=(
             said.retry_means_not_applied or metadata.get("retry_means_not_applied") is True
         ),
+        needs_approval=said.needs_approval or metadata.get("needs_approval") is True,
     )
 
 

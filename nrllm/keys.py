@@ -21,8 +21,8 @@ class StepKeys:
     def __init__(self) -> None:
         self._asked: Counter[str] = Counter()
 
-    def tool(self, run_step: int, tool_call_id: str) -> str:
-        return _fitting(f"tool:{run_step}:{tool_call_id}")
+    def tool(self, run_step: int, tool_call_id: str, *, approved: bool = False) -> str:
+        return _fitting(f"tool:{run_step}:{tool_call_id}{':approved' if approved else ''}")
 
     def once(self, tool: str, arguments: Any, occurrence: int) -> str:
         return _fitting(f"once:{tool}:{digest(arguments)[:32]}{_suffix(occurrence)}")

@@ -12,6 +12,7 @@ from pydantic_ai.toolsets.abstract import ToolsetTool
 
 from agentruns.enums import ToolEffect
 
+from .approvals import needs_approval
 from .effects import RESOLVED_KEY, Resolved
 from .tools import note
 
@@ -45,10 +46,14 @@ class _OrderedToolset(WrapperToolset[Any]):
         resolved = self.resolve(tool)
         definition = tool.tool_def
         writes = resolved.declaration.effect is not ToolEffect.READ_ONLY
+        kind = definition.kind
+        if kind == "function" and needs_approval(kind, resolved.declaration):
+            kind = "unapproved"
         return replace(
             tool,
             tool_def=replace(
                 definition,
+                kind=kind,
                 sequential=definition.sequential or writes,
                 metadata={
                     **(definition.metadata or {}),

@@ -53,6 +53,11 @@ def retry_payload(answer: Any) -> dict[str, str]:
     return {"kind": "model_retry", "message": message}
 
 
+def denied_payload(note: str) -> dict[str, str]:
+    """What the model is told about a call that a person denied."""
+    return {"kind": "tool_failed", "message": note or "The tool call was denied."}
+
+
 def landed(result: Any) -> bool:
     """Whether a result that could not be encoded came from a body that says it acted."""
     return getattr(result, "kind", None) in SAYS_IT_HAPPENED

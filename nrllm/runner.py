@@ -14,6 +14,7 @@ from pydantic_ai.toolsets.abstract import ToolsetTool
 from pydantic_ai.usage import RunUsage
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from .approvals import Approvals
 from .backend import JournalBackend
 from .durability import RunDurability
 from .effects import Resolved, effect_of
@@ -62,6 +63,7 @@ async def run_agent(durable: DurableAgent, segment: Segment) -> Any:
                     usage_limits=durable.usage_limits,
                     capabilities=[
                         WriteOrdering(partial(_resolve, durable)),
+                        Approvals(segment, planner),
                         RunDurability(
                             segment,
                             backend,

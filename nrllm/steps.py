@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic_ai.durable_exec import (
@@ -47,6 +47,7 @@ class PlannedStep:
     arguments: Any = None
     digest: str | None = None
     is_tool_call: bool = False
+    needs_approval: bool = False
     # The key of the step that checks the arguments first, where nothing else has.
     precheck_key: str | None = None
 
@@ -134,12 +135,29 @@ class Planner:
         declaration = self._checked(operation_id, params, name, declaration, definition)
         return PlannedStep(
             name=name,
-            key=self._tool_key(params, name, declaration, arguments),
+            key=self._tool_key(params.ctx, name, declaration, arguments),
             declaration=declaration,
             kind=StepKind.TOOL,
             arguments=arguments,
             is_tool_call=True,
+            needs_approval=params.ctx.tool_call_approved
+            or (definition is not None and definition.kind == "unapproved"),
             precheck_key=self._precheck_key(params, declaration),
+        )
+
+    def approval(
+        self, ctx: RunContext[Any], definition: ToolDefinition, name: str, arguments: Any
+    ) -> PlannedStep:
+        """Say as which step a call will be made that a person has to allow first."""
+        noted_name, heard = noted(definition) or (name, ())
+        facts = ToolFacts(name, metadata=definition.metadata)
+        declaration = effect_of(facts, self._mapping, heard).declaration
+        return PlannedStep(
+            name=noted_name,
+            key=self._tool_key(ctx, noted_name, declaration, jsonable(arguments)),
+            declaration=declaration,
+            kind=StepKind.TOOL,
+            arguments=jsonable(arguments),
         )
 
     def _precheck_key(
@@ -192,7 +210,7 @@ class Planner:
         if kind == "function" or not declaration.retry_means_not_applied:
             return declaration
         # Elsewhere a ModelRetry also stands for a lost connection, or for a timeout.
-        return Declaration(declaration.effect, once_per_run=declaration.once_per_run)
+        return replace(declaration, retry_means_not_applied=False)
 
     def not_applied(self, plan: PlannedStep) -> None:
         """Note that a call did nothing: a `once_per_run` tool may be called again."""
@@ -206,18 +224,19 @@ class Planner:
 
     def _tool_key(
         self,
-        params: ToolsetCallToolParams | DynamicToolsetCallToolParams,
+        ctx: RunContext[Any],
         name: str,
         declaration: Declaration,
         arguments: Any,
     ) -> str:
         if declaration.once_per_run and declaration.effect is not ToolEffect.READ_ONLY:
             return self._once_key(name, arguments)
-        call_id = _call_id(params.ctx)
-        if call_id is not None and call_id in _ids_of_last_response(params.ctx):
-            return self._keys.tool(params.ctx.run_step, call_id)
+        if ctx.tool_call_id is not None and is_of_the_model(ctx):
+            # A read may ask for its approval itself; its body then starts once more.
+            again = ctx.tool_call_approved and declaration.effect is ToolEffect.READ_ONLY
+            return self._keys.tool(ctx.run_step, ctx.tool_call_id, approved=again)
         # A call that code made, not the model: its id may be new on each replay.
-        return self._keys.numbered("call", params.ctx.run_step, name)
+        return self._keys.numbered("call", ctx.run_step, name)
 
     def _unknown(self, operation_id: DurableOperationId, params: Any) -> PlannedStep:
         """An operation of a capability, or one that a later release of Pydantic AI added."""
@@ -251,8 +270,9 @@ def _call_id(context: RunContext[Any]) -> str | None:
     return context.tool_call_id
 
 
-def _ids_of_last_response(context: RunContext[Any]) -> frozenset[str]:
+def is_of_the_model(context: RunContext[Any]) -> bool:
+    """Whether the model made the call of this context in its last response."""
     for message in reversed(context.messages):
         if isinstance(message, ModelResponse):
-            return frozenset(call.tool_call_id for call in message.tool_calls)
-    return frozenset()
+            return any(call.tool_call_id == context.tool_call_id for call in message.tool_calls)
+    return False

@@ -33,7 +33,13 @@ def facts_of(tool: ToolsetTool[Any], *, annotations_trusted: bool = False) -> To
 def note(name: str, resolved: Resolved) -> dict[str, Any]:
     """What ordering.py writes on a tool, as JSON: the name that the model sees, and who said what."""
     said = [
-        [source, one.effect.value, one.once_per_run, one.retry_means_not_applied]
+        [
+            source,
+            one.effect.value,
+            one.once_per_run,
+            one.retry_means_not_applied,
+            one.needs_approval,
+        ]
         for source, one in resolved.sources
     ]
     return {"name": name, "said": said}
@@ -45,8 +51,8 @@ def noted(definition: ToolDefinition | None) -> tuple[str, tuple[Source, ...]] |
     if not isinstance(written, dict):
         return None
     heard = tuple(
-        (source, Declaration(ToolEffect(effect), once, retry))
-        for source, effect, once, retry in written["said"]
+        (source, Declaration(ToolEffect(effect), *flags))
+        for source, effect, *flags in written["said"]
     )
     return written["name"], heard
 

@@ -1,4 +1,4 @@
-"""An agent of ten steps: parallel reads, two writes, and an answer that is streamed."""
+"""An agent of ten steps: parallel reads, two writes, one of them approved, a streamed answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAME = "long"
 ANSWER = ("Both ", "were ", "sent.")
 TURNS = (
     (("read", "r1", '{"n": 1}'), ("read", "r2", '{"n": 2}'), ("send", "w1", '{"to": "x"}')),
-    (("read", "r3", '{"n": 3}'), ("send", "w2", '{"to": "y"}')),
+    (("read", "r3", '{"n": 3}'), ("publish", "w2", '{"to": "y"}')),
 )
 
 
@@ -53,6 +53,10 @@ def register(log: Path, die_in: str = "") -> None:
         if die_in and die_in.endswith({"x": "w1", "y": "w2"}[to]):
             os.kill(os.getpid(), signal.SIGKILL)
         return f"sent {to}"
+
+    @agent.tool_plain(requires_approval=True)
+    def publish(to: str) -> str:
+        return send(to)
 
     async def handler(ctx: Any, events: Any) -> None:
         async for event in events:

@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
+from agentruns.api import decide
 from agentruns.enums import RunStatus
+from agentruns.exceptions import TransitionRefused
 from agentruns.models import AgentRun
 from tests.harness.environment import subprocess_environment
 from tests.harness.runs import describe, reread, wait_out_lease
 from tests.nrllm.long_agent import NAME, register
 from tests.nrllm.support import accept, fenced, output
+from tests.races.rivals import together
 from tests.servers.process import ROOT
 from tests.servers.waiting import wait_until
 
@@ -41,6 +44,8 @@ BOUNDARIES = [
     ("after_record", "model:2"),
     ("before_record", "tool:2:r3"),
     ("after_record", "tool:2:r3"),
+    ("before_ask", "tool:2:w2?"),
+    ("after_ask", "tool:2:w2?"),
     ("before_stamp", "tool:2:w2"),
     ("after_record", "tool:2:w2"),
     ("before_record", "model:3"),
@@ -63,17 +68,33 @@ def work(run: AgentRun, log: Path, *point: str) -> int:
 
 def kill(run: AgentRun, log: Path, point: str, key: str) -> AgentRun:
     """Have a worker die at this point, and its run reaped."""
-    assert work(run, log, point, key) == -signal.SIGKILL, describe(run)
+    died = work(run, log, point, key)
+    if reread(run).status == RunStatus.WAITING_FOR_APPROVAL:
+        approve(run)
+        died = work(run, log, point, key)
+    assert died == -signal.SIGKILL, describe(run)
     wait_out_lease(run)
     call_command("reap_stale_agent_runs", stdout=StringIO())
     return reread(run)
+
+
+def approve(run: AgentRun) -> None:
+    """Two people say yes at the same moment, neither of them in the worker's process."""
+    (question,) = run.journal().open_questions()
+    rivals = together(
+        *[
+            lambda by=by: decide(run.uuid, question.key, True, by=by, digest=question.digest)
+            for by in ("ann", "bob")
+        ]
+    )
+    assert sum(rival.failed_with(TransitionRefused) for rival in rivals) == 1
 
 
 def lines(log: Path, kind: str) -> list[str]:
     return [line[len(kind) + 1 :] for line in log.read_text().splitlines() if line.startswith(kind)]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_killed_at_every_boundary_one_run_still_does_everything_once(
     settings_for_runs: Any, tmp_path: Path
 ) -> None:

@@ -2,8 +2,8 @@
 
     python -m tests.nrllm.worker UUID LOG [POINT KEY]
 
-POINT is `before_stamp`, `after_stamp`, `in_body`, `before_record` or `after_record` of the step with
-this key: there the process kills itself, as nothing else could (SIGKILL). Bodies and events are
+POINT is `before_ask`, `after_ask`, `before_stamp`, `after_stamp`, `in_body`, `before_record` or
+`after_record` of the step with this key: there the process kills itself, as nothing else could (SIGKILL). Bodies and events are
 written to LOG, a line each.
 """
 
@@ -29,6 +29,7 @@ def main(uuid: str, log: str, point: str = "", key: str = "") -> None:
     from tests.nrllm.long_agent import register
 
     register(Path(log), die_in=key if point == "in_body" else "")
+    die_around("ask", "ask", point, key)
     die_around("mark_pending_effect", "stamp", point, key)
     die_around("record_step", "record", point, key)
     execute(uuid)
