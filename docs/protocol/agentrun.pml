@@ -575,7 +575,7 @@ end_verifier:
        }
        atomic {                                         /* verdict */
         if
-        :: FAILED_IN_DOUBT && AS_SEEN && it_landed -> record(DOUBTED); leave_failed()
+        :: FAILED_IN_DOUBT && AS_SEEN && it_landed -> record(DOUBTED); requeue()
 #ifdef FINAL
 #ifdef BUG_BUDGET_ANEW
         :: FAILED_IN_DOUBT && AS_SEEN && !it_landed ->
