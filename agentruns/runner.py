@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import socket
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -14,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from . import registry
 from .calls import CountingExecutor
+from .clock import clock
 from .conf import conf
 from .dispatch import wake_after_commit
 from .enums import FailureClass, RunMode, StepOutcome
 from .exceptions import GivenBack, LeaseLost, Parked
 from .failures import Failure, classify
-from .fields import Payload
+from .fields import Payload, storable
 from .interrupts import termination_asks
 from .segment import Segment
 from .sqlthread import on_new_connections
@@ -95,8 +97,11 @@ def stop(segment: Segment) -> None:
 def _execute(segment: Segment) -> SegmentEnd:
     try:
         segment.open()
-        output = _call(registry.get(segment.run.agent).execute, segment)
-        segment.settling = True
+        try:
+            output = _call(registry.get(segment.run.agent).execute, segment)
+        finally:
+            segment.settling = True
+            _end_steps(segment)
         segment.refuse_unfinished()
         _complete(segment, output)
         return SegmentEnd()
@@ -113,6 +118,19 @@ def _execute(segment: Segment) -> SegmentEnd:
             if isinstance(cause, (SystemExit, KeyboardInterrupt)):
                 raise cause  # noqa: B904
         return SegmentEnd(ended_by)
+
+
+def _end_steps(segment: Segment) -> None:
+    """Wait, for a bounded time, for steps that the function left to threads of its own.
+
+    Raises:
+        StillRunning: one of them does not end.
+    """
+    deadline = clock() + conf.END_GRACE_SECONDS
+    while segment.busy:
+        if clock() >= deadline:
+            raise StillRunning("a thread is still in a step")
+        threading.Event().wait(0.02)
 
 
 def _call(execute: Callable[[Segment], Any], segment: Segment) -> Any:
@@ -133,7 +151,7 @@ def _call_on_loop(execute: Callable[[Segment], Any], segment: Segment) -> Any:
     try:
         return loop.run_until_complete(main)
     except BaseException as error:
-        why = f"{type(error).__name__}: {error}"
+        why = f"{type(error).__name__}: {storable(error)}"
         raise
     finally:
         segment.cancel_loop = None

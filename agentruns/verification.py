@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from django.db import transaction
@@ -45,16 +45,29 @@ def verify(uuid: UUID) -> Testimony | None:
     be executed again. 'Unknown' is asked again, with backoff, VERIFY_ATTEMPTS times in all. Returns
     what it said; None where there was nothing to ask.
     """
-    taken = _take(uuid)
-    if taken is None:
+    asking = _take(uuid)
+    if asking is None:
         return None
-    run, step, verifier, digest = taken
-    answer = _ask(run, step, verifier)
-    _act(run, step, verifier, digest, answer)
+    answer = _ask(asking.run, asking.step, asking.verifier)
+    _act(asking, answer)
     return answer.testimony
 
 
-def _take(uuid: UUID) -> tuple[AgentRun, Step, Verifier, str] | None:
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A question that is put to a destination, and the state of the run in which it is put.
+
+    `too_early`: the former worker may still act, so that a 'no' says nothing about what comes.
+    """
+
+    run: AgentRun
+    step: Step
+    verifier: Verifier
+    digest: str
+    too_early: bool
+
+
+def _take(uuid: UUID) -> Asking | None:
     """Count this asking before it is made, so that two workers don't make it together."""
     with transaction.atomic(using=conf.DATABASE):
         run = AgentRun.objects.unresolved().filter(uuid=uuid).first()
@@ -70,7 +83,8 @@ def _take(uuid: UUID) -> tuple[AgentRun, Step, Verifier, str] | None:
             return None
         pause = from_now(conf.VERIFY_BACKOFF_SECONDS * 2**step.asked_count)
         Step.objects.filter(pk=step.pk).update(asked_count=F("asked_count") + 1, ask_after=pause)
-        return run, step, verifier, row.resolution_digest()
+        too_early = not verifier.is_final and row.former_worker_may_act()
+        return Asking(run, step, verifier, row.resolution_digest(), too_early)
 
 
 def _ask(run: AgentRun, step: Step, verifier: Verifier) -> Answer:
@@ -91,18 +105,31 @@ def _ask(run: AgentRun, step: Step, verifier: Verifier) -> Answer:
         return Answer(Testimony.UNKNOWN, note=f"{type(error).__name__}: {error}")
 
 
-def _act(run: AgentRun, step: Step, verifier: Verifier, digest: str, answer: Answer) -> None:
+def _act(asking: Asking, answer: Answer) -> None:
     """Write the testimony down and, if nothing has changed since the asking, act on it."""
+    step, verifier = asking.step, asking.verifier
     verdict = {
         Testimony.LANDED: Resolution.HAPPENED,
         Testimony.NOT_LANDED: Resolution.DID_NOT_HAPPEN if verifier.is_final else None,
     }.get(answer.testimony)
     with transaction.atomic(using=conf.DATABASE):
-        row = AgentRun.objects.lock_one(pk=run.pk)
-        unchanged = row.resolution_digest() == digest
+        row = AgentRun.objects.lock_one(pk=asking.run.pk)
+        unchanged = row.resolution_digest() == asking.digest
+        if asking.too_early and answer.testimony is Testimony.NOT_LANDED:
+            _ask_again_when_the_worker_is_gone(row, step, answer)
+            return
         row.add_testimony(step, answer.testimony, actor=f"verify:{step.name}", note=answer.note)
         if verdict is not None and unchanged:
             _give_verdict(row, step, verifier, verdict, answer)
+
+
+def _ask_again_when_the_worker_is_gone(row: AgentRun, step: Step, answer: Answer) -> None:
+    """Keep a 'no' that came too early out of a person's sight; it spends no asking."""
+    Step.objects.filter(pk=step.pk).update(
+        asked_count=F("asked_count") - 1, ask_after=from_now(conf.MAX_STEP_SECONDS)
+    )
+    note = f"not yet, and the former worker may still act; {answer.note}"
+    row.add_testimony(step, Testimony.UNKNOWN, actor=f"verify:{step.name}", note=note)
 
 
 def _give_verdict(

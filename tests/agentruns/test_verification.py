@@ -14,7 +14,7 @@ from agentruns.registry import Answer, RegisteredAgent, Verifier, WriteInDoubt
 from agentruns.segment import Segment
 from agentruns.tasks import execute
 from agentruns.verification import take_due
-from tests.factories import call, history, queued, reread, step_of
+from tests.factories import call, expire, history, queued, reap, reread, step_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -108,6 +108,28 @@ def test_a_final_destination_that_has_not_seen_the_key_has_the_write_executed_ag
         assert reread(run).status == RunStatus.COMPLETED
     assert len(set(destination.sent)) == 1, "with the same idempotency key"
     assert len(destination.sent) == 2
+
+
+def test_a_no_that_came_while_the_former_worker_could_act_is_not_kept() -> None:
+    destination = Destination(Answer.not_landed("not yet"), Answer.landed("sent"))
+    agent = RegisteredAgent("dubious", destination.agent, verifiers={"send": destination.verifier})
+    registry.add(agent)
+    try:
+        run = queued("dubious")
+        taken = AgentRun.objects.claim(run.uuid, "test:host:1:0")
+        assert taken is not None
+        run.mark_pending_effect(taken[1], call("send", arguments={"to": "a@example.org"}))
+        expire(run)
+        reap(run)
+        execute(str(run.uuid))
+        step = step_of(run, "send")
+        assert (step.testimony, step.asked_count) == ("unknown", 0)
+        assert take_due(10) == [], "not before the worker counts as gone"
+        ask_again_now(run)
+        execute(str(run.uuid))
+        assert reread(run).status == RunStatus.QUEUED, "then the destination said that it landed"
+    finally:
+        del registry._agents["dubious"]
 
 
 class Poisoned(Destination):
