@@ -354,9 +354,13 @@ def submit_input(
     """Answer the question of the step that a run waits for, and have the run go on.
 
     With `digest`, that of the question that was shown, another question of this step is refused.
-    Raises `RunNotFound`, `PayloadError`, or `TransitionRefused` where it does not wait for this step.
+    Raises `RunNotFound`, `TransitionRefused` where it does not wait for this step, or `PayloadError`
+    where the answer is no JSON or does not fit the question.
     """
     waiting = _find(uuid)
+    question = waiting.journal().open_questions().filter(key=step).first()
+    if question is not None:
+        registry.refuse_answer(waiting.agent, question.arguments, answer)
     waiting.answer(step, Payload.of(answer), by=by, digest=digest)
     wake_after_commit(waiting.uuid)
 

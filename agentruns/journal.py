@@ -74,12 +74,12 @@ class Journal:
         known = step or self._attempted.get(call.key)
         if known is not None and not (step is None and call.kind in QUESTIONS):
             refuse_another(known, call)
+        if call.kind not in QUESTIONS:
+            # What was asked about this call may be asked for later, or not again if it is recorded.
+            self.skip(f"{call.key}?")
         if step is None:
             return None
         self._unconsumed.pop(call.key, None)
-        if call.kind not in QUESTIONS:
-            # What was asked about this call is not asked again once the call is recorded.
-            self.skip(f"{call.key}?")
         return step
 
     def remember(self, step: Step) -> None:

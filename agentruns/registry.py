@@ -71,6 +71,7 @@ class RegisteredAgent:
     `verifiers` are found by the name of the step that they can be asked about. `encode_result` turns
     what a person or a destination says that a step returned (its name, its kind, the value) into what
     the journal keeps for it; it raises `PayloadError` for what the step can't have returned.
+    `refuse_answer` raises `PayloadError` for an answer that does not fit its question.
     """
 
     name: str
@@ -78,6 +79,7 @@ class RegisteredAgent:
     version: str = ""
     verifiers: Mapping[str, Verifier] = field(default_factory=dict)
     encode_result: Callable[[str, StepKind, Any], Any] | None = None
+    refuse_answer: Callable[[Any, Any], None] | None = None
 
 
 _agents: dict[str, RegisteredAgent] = {}
@@ -157,6 +159,17 @@ def journaled_result(agent: str, step: Step, value: Any) -> Payload:
     """
     encode = get(agent).encode_result
     return Payload.of(value if encode is None else encode(step.name, StepKind(step.kind), value))
+
+
+def refuse_answer(agent: str, question: Payload | None, answer: Any) -> None:
+    """Let the agent judge a person's answer; one that is not known here judges when it goes on.
+
+    Raises:
+        PayloadError: the answer does not fit the question.
+    """
+    known = _agents.get(agent)
+    if known is not None and known.refuse_answer is not None:
+        known.refuse_answer(None if question is None else question.value, answer)
 
 
 def names() -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Pydantic AI agents as durable runs of `agentruns`.
 
 Everything an application needs is here: `register_agent`, `effect`, `ToolEffect`,
-`EffectNotApplied`, `EffectLanded`, `idempotency_key`, `RunInfo`, `Declaration`.
+`EffectNotApplied`, `EffectLanded`, `idempotency_key`, `RunInfo`, `Declaration`, `ask_person`,
+`ask_human`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from .current import idempotency_key as idempotency_key
     from .effects import Declaration as Declaration
     from .effects import effect as effect
+    from .questions import ask_human as ask_human
+    from .questions import ask_person as ask_person
     from .registration import RunInfo as RunInfo
     from .registration import register_agent as register_agent
 
@@ -27,6 +30,8 @@ _HOMES = {
     "EffectNotApplied": "agentruns.exceptions",
     "RunInfo": ".registration",
     "ToolEffect": "agentruns.enums",
+    "ask_human": ".questions",
+    "ask_person": ".questions",
     "effect": ".effects",
     "idempotency_key": ".current",
     "register_agent": ".registration",
@@ -38,6 +43,8 @@ __all__ = [
     "EffectNotApplied",
     "RunInfo",
     "ToolEffect",
+    "ask_human",
+    "ask_person",
     "effect",
     "idempotency_key",
     "register_agent",

@@ -25,6 +25,7 @@ from .current import CurrentStep, entered
 from .exceptions import AgentRefused, ResultNotStorable
 from .outcomes import denied_payload, landed, retry_payload, settled
 from .prechecks import refused_arguments
+from .questions import AnswerNeeded, Answers, answering
 from .responses import failure_payload, raise_recorded_failure, with_distinct_call_ids
 from .steps import PlannedStep, Planner
 from .threads import OwnThread, ReadPool, run_from_this_thread
@@ -144,6 +145,22 @@ class JournalBackend(DurableOperationBackend[Any]):
         )
 
     async def _in_step(
+        self, plan: PlannedStep, operation: DurableOperation[Any, Any, Any], params: Any
+    ) -> Any:
+        """Execute the step; again with the answer when its body asked a person."""
+        answers = Answers()
+        while True:
+            try:
+                with answering(answers):
+                    return await self._execute(plan, operation, params)
+            except AnswerNeeded as needed:
+                number = len(answers.given) + 1
+                answer = await self._segment.await_input(
+                    plan.name, needed.question, key=f"{plan.key}?{number}"
+                )
+                answers.given.append(answer)
+
+    async def _execute(
         self, plan: PlannedStep, operation: DurableOperation[Any, Any, Any], params: Any
     ) -> Any:
         try:

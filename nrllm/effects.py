@@ -136,7 +136,7 @@ def _from_metadata(metadata: Mapping[str, Any] | None) -> Declaration | None:
     said = metadata.get(METADATA_KEY)
     if not isinstance(said, Declaration):
         try:
-            said = Declaration(ToolEffect(said))
+            said = Declaration(ToolEffect(str(said)))
         except ValueError:
             said = UNDECLARED
     return replace(

@@ -13,6 +13,7 @@ from agentruns import registry
 from agentruns.enums import ToolEffect
 
 from .effects import Declaration, as_declaration
+from .questions import refuse_answer
 from .refusals import refuse_agent
 
 if TYPE_CHECKING:
@@ -102,7 +103,9 @@ def register_agent(
     )
     if name in _agents and agent not in (_agents[name].agent, _agents[name].build):
         raise ValueError(f"an agent named {name!r} is registered already")
-    registry.add(registry.RegisteredAgent(name, _executor(durable), version))
+    registry.add(
+        registry.RegisteredAgent(name, _executor(durable), version, refuse_answer=refuse_answer)
+    )
     _agents[name] = durable
     return durable
 

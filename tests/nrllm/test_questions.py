@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import pytest
+from pydantic import AfterValidator, BaseModel
+from pydantic_ai import Agent
+from pydantic_ai.exceptions import ModelHTTPError
+
+from agentruns import api
+from agentruns.enums import RunStatus, ToolEffect
+from agentruns.exceptions import PayloadError
+from agentruns.models import AgentRun
+from nrllm import ask_human, ask_person, effect, register_agent
+from tests.nrllm.support import (
+    Scripted,
+    accept,
+    arguments,
+    called,
+    calls,
+    execute,
+    fenced,
+    output,
+    says,
+    steps,
+)
+
+pytestmark = pytest.mark.usefixtures("settings_for_runs")
+
+
+class Size(BaseModel):
+    width: int
+    unit: str = "cm"
+
+
+def even(number: int) -> int:
+    if number % 2:
+        raise ValueError("an odd number")
+    return number
+
+
+def waiting_for(run: AgentRun) -> list[str]:
+    return [question.key for question in run.journal().open_questions().order_by("key")]
+
+
+def registered(model: Scripted, answer: Any, done: list[Any]) -> None:
+    agent: Agent[None, str] = Agent(model.model, name="asker")
+
+    @agent.tool_plain
+    @effect(ToolEffect.READ_ONLY)
+    async def measure(what: str) -> str:
+        done.append(f"before {what}")
+        size = await ask_person(f"How wide is the {what}?", answer)
+        done.append(size)
+        return f"{size}"
+
+    @agent.tool_plain
+    @effect(ToolEffect.READ_ONLY)
+    async def look() -> str:
+        done.append("look")
+        return "seen"
+
+    register_agent("asker", agent)
+
+
+def test_a_tool_gets_an_answer_of_the_type_that_it_asked_for() -> None:
+    done: list[Any] = []
+    model = Scripted(calls(called("measure", "m1", what="door")), says("Thanks."))
+    registered(model, Size, done)
+    run = execute(accept("asker"))
+    assert run.status == RunStatus.WAITING_FOR_INPUT, run.error_message
+    assert (run.pending_effect, run.lease_expires_at) == ("", None)
+    (question,) = run.journal().open_questions()
+    asked = arguments(question)
+    assert asked["question"] == "How wide is the door?"
+    assert asked["schema"]["properties"]["width"] == {"title": "Width", "type": "integer"}
+    api.submit_input(run.uuid, question.key, {"width": 7}, by="ann")
+    run = execute(run)
+    assert run.status == RunStatus.COMPLETED, run.error_message
+    assert done[-1] == Size(width=7)
+    assert done.count("before door") == 3, "asking, asking again in another segment, answered"
+
+
+@pytest.mark.parametrize("answer", ["wide", {"width": "seven"}, {}, None])
+def test_an_answer_that_does_not_fit_is_refused_when_it_is_given(answer: Any) -> None:
+    model = Scripted(calls(called("measure", "m1", what="door")), says("Thanks."))
+    registered(model, Size, [])
+    run = execute(accept("asker"))
+    with pytest.raises(PayloadError, match="does not fit"):
+        api.submit_input(run.uuid, "tool:1:m1?1", answer, by="ann")
+    assert waiting_for(run) == ["tool:1:m1?1"]
+
+
+def test_what_a_schema_cannot_say_is_asked_again_with_the_reason() -> None:
+    done: list[Any] = []
+    model = Scripted(calls(called("measure", "m1", what="door")), says("Thanks."))
+    registered(model, Annotated[int, AfterValidator(even)], done)
+    run = execute(accept("asker"))
+    api.submit_input(run.uuid, "tool:1:m1?1", 7, by="ann")
+    run = execute(run)
+    assert run.status == RunStatus.WAITING_FOR_INPUT, run.error_message
+    (question,) = run.journal().open_questions()
+    assert arguments(question)["refused"] == 7
+    assert "an odd number" in arguments(question)["why"]
+    api.submit_input(run.uuid, question.key, 8, by="ann")
+    assert execute(run).status == RunStatus.COMPLETED
+    assert done[-1] == 8
+
+
+def test_two_questions_and_a_read_of_one_response() -> None:
+    done: list[Any] = []
+    model = Scripted(
+        calls(
+            called("measure", "m1", what="door"),
+            called("look", "l1"),
+            called("measure", "m2", what="wall"),
+        ),
+        says("Thanks."),
+        failures={1: [ModelHTTPError(503, "scripted")]},
+    )
+    registered(model, int, done)
+    run = execute(accept("asker"))
+    assert waiting_for(run) == ["tool:1:m1?1", "tool:1:m2?1"]
+    api.submit_input(run.uuid, "tool:1:m2?1", 2, by="ann")
+    api.submit_input(run.uuid, "tool:1:m1?1", 1, by="ann")
+    run = execute(run)
+    assert run.status == RunStatus.QUEUED, "the next request to the model failed"
+    run = execute(run)
+    assert run.status == RunStatus.COMPLETED, run.error_message
+    assert done.count("look") == 1
+    assert sorted(one for one in done if isinstance(one, int)) == [1, 2]
+    assert {step.key for step in steps(run)} >= {"tool:1:m1", "tool:1:m2", "tool:1:l1"}
+
+
+def test_a_write_may_not_ask_and_its_fence_stands() -> None:
+    model = Scripted(calls(called("send", "w1")), says("Done."))
+    agent: Agent[None, str] = Agent(model.model, name="asker")
+
+    @agent.tool_plain
+    async def send() -> str:
+        return str(await ask_person("To whom?"))
+
+    register_agent("asker", agent)
+    run = execute(accept("asker"))
+    assert "Ask in a tool that reads" in run.error_message
+    assert fenced(run).name == "send"
+
+
+def test_the_model_asks_a_person_by_a_tool_of_its_own() -> None:
+    model = Scripted(calls(called("ask_human", "q1", question="Which?")), says("That one, then."))
+    register_agent("asker", Agent(model.model, name="asker", toolsets=[ask_human(bool)]))
+    run = execute(accept("asker"))
+    with pytest.raises(PayloadError):
+        api.submit_input(run.uuid, "tool:1:q1?1", "yes", by="ann")
+    api.submit_input(run.uuid, "tool:1:q1?1", True, by="ann")
+    run = execute(run)
+    assert output(run) == "That one, then."
+    assert "True" in str(model.asked[-1]) or "true" in str(model.asked[-1])
+
+
+def test_nobody_can_be_asked_outside_a_durable_run() -> None:
+    with pytest.raises(LookupError):
+        asyncio.run(ask_person("Anybody there?"))
