@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from django.db import transaction
+
 from . import registry
 from .calls import CountingExecutor
 from .clock import clock
@@ -210,9 +212,11 @@ def _take_back(segment: Segment, error: BaseException) -> Verdict:
     if isinstance(error, GivenBack):
         return segment.run.give_back(segment.claim)
     attempt, ending = segment.unrecorded or (None, None)
-    verdict = segment.run.recover(segment.claim, _failure(error), error, attempt)
-    if attempt is not None and ending is not None and ending.outcome is not StepOutcome.RAISED:
-        segment.run.add_late_evidence(segment.claim, attempt, ending)
+    # Together, so that nobody gives a verdict between them without having seen the evidence.
+    with transaction.atomic(using=conf.DATABASE):
+        verdict = segment.run.recover(segment.claim, _failure(error), error, attempt)
+        if attempt is not None and ending is not None and ending.outcome is not StepOutcome.RAISED:
+            segment.run.add_late_evidence(segment.claim, attempt, ending)
     return verdict
 
 

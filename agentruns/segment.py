@@ -122,6 +122,11 @@ class Segment:
             self.interrupt = GivenBack("the process is to stop")
         return at_once
 
+    @property
+    def busy(self) -> bool:
+        """Whether a step goes on: in a task, or in a thread of the agent's own."""
+        return bool(self._in_flight)
+
     def refuse_unfinished(self) -> None:
         """Refuse a normal end of a segment that was interrupted or left recorded steps unread."""
         if self.interrupt is not None:

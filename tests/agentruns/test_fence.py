@@ -174,6 +174,15 @@ def test_every_attempt_hands_out_the_same_idempotency_key() -> None:
     assert first.idempotency_key != idempotency_key(run.uuid, "another")
 
 
+def test_a_run_with_a_fence_is_not_simply_given_back() -> None:
+    run, held, step = fenced()
+    assert run.give_back(held).reason is TerminationReason.INTERRUPTED_WRITE
+    assert reread(run).pending_step_id == step.pk
+    repeatable, held, _step = fenced(REPEATABLE)
+    assert repeatable.give_back(held).action is Action.REQUEUE
+    assert reread(repeatable).requeue_count == 1
+
+
 ZOMBIE_ACTS: dict[str, Any] = {
     "renew": lambda run, held, step: run.renew(held),
     "stamp": lambda run, held, step: run.mark_pending_effect(held, call("another")),
@@ -390,6 +399,20 @@ def test_a_stamp_reaches_the_disk_where_commits_are_not_flushed(before: str, wit
     finally:
         with connection.cursor() as cursor:
             cursor.execute("RESET synchronous_commit")
+
+
+@pytest.mark.postgres
+def test_the_stamp_is_such_a_transaction() -> None:
+    run, held = running()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE FUNCTION witness() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN"
+            " NEW.late_error := current_setting('synchronous_commit'); RETURN NEW; END$$;"
+            "CREATE TRIGGER witness BEFORE INSERT ON agentruns_step FOR EACH ROW"
+            " EXECUTE FUNCTION witness(); SET LOCAL synchronous_commit = off"
+        )
+    step = run.mark_pending_effect(held, call())
+    assert Step.objects.get(pk=step.pk).late_error == "on"
 
 
 def test_a_result_of_each_outcome_can_be_recorded() -> None:

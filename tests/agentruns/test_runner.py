@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
@@ -43,6 +44,7 @@ from tests.factories import (
     reread,
     step_of,
 )
+from tests.servers.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -213,6 +215,68 @@ def test_the_history_is_read_on_from_where_it_was_left() -> None:
     first, *rest = api.events(run.uuid)
     assert api.events(run.uuid, after=first.id) == rest
     assert [event.kind for event in rest] == ["claimed", "completed"]
+
+
+# Every step has ended before the run is settled, also those in threads of the agent's own.
+
+
+def start_in_thread(segment: Segment, body: Any, effect: ToolEffect) -> threading.Thread:
+    def step() -> None:
+        with contextlib.suppress(BaseException):
+            segment.step("step", body, effect=effect)
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    return thread
+
+
+def test_a_write_left_to_a_thread_is_recorded_before_the_run_completes() -> None:
+    started = threading.Event()
+
+    def agent(segment: Segment) -> str:
+        def write(key: str) -> str:
+            started.set()
+            assert wait_until(lambda: segment.settling)
+            return "sent"
+
+        start_in_thread(segment, write, WRITE)
+        assert started.wait(20)
+        return "done"
+
+    run = executed(agent)
+    assert (run.status, run.pending_effect) == ("completed", "")
+    assert step_of(run, "step").state == "recorded"
+
+
+@pytest.mark.parametrize("error", [None, LOST])
+def test_a_thread_that_stays_in_its_write_leaves_the_run_to_the_reaper(
+    settings: Any, error: Exception | None
+) -> None:
+    """Settled, the run would be shown as one whose worker is known to be gone."""
+    settings.AGENTRUNS = {**settings.AGENTRUNS, "END_GRACE_SECONDS": 0.1}
+    started, release = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+
+    def agent(segment: Segment) -> str:
+        def write(key: str) -> None:
+            started.set()
+            release.wait(20)
+
+        threads.append(start_in_thread(segment, write, WRITE))
+        assert started.wait(20)
+        if error is not None:
+            raise error
+        return "done"
+
+    with pytest.raises(SystemExit):
+        executed(agent)
+    row = AgentRun.objects.get()
+    assert (row.status, row.pending_effect) == ("running", WRITE)
+    release.set()
+    threads[0].join()
+    expire(row)
+    reap(row)
+    assert reread(row).former_worker_may_act()
 
 
 # A message is only a wake-up call.
