@@ -2,7 +2,7 @@
 
 Everything an application needs is here: `register_agent`, `effect`, `ToolEffect`,
 `EffectNotApplied`, `EffectLanded`, `idempotency_key`, `RunInfo`, `Declaration`, `ask_person`,
-`ask_human`.
+`ask_human`, and for the function that a write declares as `verify`: `Answer`, `WriteInDoubt`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from agentruns.enums import ToolEffect as ToolEffect
     from agentruns.exceptions import EffectLanded as EffectLanded
     from agentruns.exceptions import EffectNotApplied as EffectNotApplied
+    from agentruns.registry import Answer as Answer
+    from agentruns.registry import WriteInDoubt as WriteInDoubt
 
     from .current import idempotency_key as idempotency_key
     from .effects import Declaration as Declaration
@@ -25,11 +27,13 @@ if TYPE_CHECKING:
 
 # Looked up on first use: Django imports this package before its models can be loaded.
 _HOMES = {
+    "Answer": "agentruns.registry",
     "Declaration": ".effects",
     "EffectLanded": "agentruns.exceptions",
     "EffectNotApplied": "agentruns.exceptions",
     "RunInfo": ".registration",
     "ToolEffect": "agentruns.enums",
+    "WriteInDoubt": "agentruns.registry",
     "ask_human": ".questions",
     "ask_person": ".questions",
     "effect": ".effects",
@@ -38,11 +42,13 @@ _HOMES = {
 }
 
 __all__ = [
+    "Answer",
     "Declaration",
     "EffectLanded",
     "EffectNotApplied",
     "RunInfo",
     "ToolEffect",
+    "WriteInDoubt",
     "ask_human",
     "ask_person",
     "effect",

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from agentruns.enums import ToolEffect
+from agentruns.registry import Answer, WriteInDoubt
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -22,6 +23,9 @@ STRICTNESS = {
 }
 
 
+Verify = Callable[[WriteInDoubt], Answer]
+
+
 @dataclass(frozen=True, slots=True)
 class Declaration:
     """What an author says about a tool.
@@ -29,12 +33,16 @@ class Declaration:
     `once_per_run`: the same arguments, asked again in one run, are answered from the journal.
     `retry_means_not_applied`: the tool raises `ModelRetry` only before it acts.
     `needs_approval`: a person decides on each call, with its arguments, before it is made.
+    `verify`: asks the destination whether a write that was interrupted has happened;
+    `verify_is_final`: a destination that says 'not landed' also refuses this key from now on.
     """
 
     effect: ToolEffect
     once_per_run: bool = False
     retry_means_not_applied: bool = False
     needs_approval: bool = False
+    verify: Verify | None = field(default=None, compare=False)
+    verify_is_final: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +80,8 @@ def effect(
     once_per_run: bool = False,
     retry_means_not_applied: bool = False,
     needs_approval: bool = False,
+    verify: Verify | None = None,
+    verify_is_final: bool = False,
 ) -> Callable[[Function], Function]:
     """Declare what a tool's function does to the world. Put it below `@agent.tool`.
 
@@ -79,7 +89,12 @@ def effect(
         ValueError: `kind` is no `ToolEffect`.
     """
     declaration = Declaration(
-        ToolEffect(kind), once_per_run, retry_means_not_applied, needs_approval
+        ToolEffect(kind),
+        once_per_run,
+        retry_means_not_applied,
+        needs_approval,
+        verify,
+        verify_is_final,
     )
 
     def mark(function: Function) -> Function:
@@ -109,6 +124,8 @@ def effect_of(facts: ToolFacts, mapping: Mapped, heard: tuple[Source, ...] = ())
         retry_means_not_applied=any(one.retry_means_not_applied for one in said),
         needs_approval=any(one.needs_approval for one in said),
     )
+    asking = next((one for one in said if one.verify is not None), held)
+    held = replace(held, verify=asking.verify, verify_is_final=asking.verify_is_final)
     return Resolved(held, sources)
 
 

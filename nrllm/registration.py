@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -103,8 +104,17 @@ def register_agent(
     )
     if name in _agents and agent not in (_agents[name].agent, _agents[name].build):
         raise ValueError(f"an agent named {name!r} is registered already")
+    from .reports import encode_result, verifiers_of
+
     registry.add(
-        registry.RegisteredAgent(name, _executor(durable), version, refuse_answer=refuse_answer)
+        registry.RegisteredAgent(
+            name,
+            _executor(durable),
+            version,
+            verifiers=verifiers_of(durable),
+            encode_result=partial(encode_result, durable),
+            refuse_answer=refuse_answer,
+        )
     )
     _agents[name] = durable
     return durable

@@ -47,16 +47,19 @@ def register(log: Path, die_in: str = "") -> None:
         note(f"body read {n}")
         return f"read {n}"
 
-    @agent.tool_plain
-    def send(to: str) -> str:
+    def act(to: str) -> str:
         note(f"body send {to}")
         if die_in and die_in.endswith({"x": "w1", "y": "w2"}[to]):
             os.kill(os.getpid(), signal.SIGKILL)
         return f"sent {to}"
 
+    @agent.tool_plain
+    def send(to: str) -> str:
+        return act(to)
+
     @agent.tool_plain(requires_approval=True)
     def publish(to: str) -> str:
-        return send(to)
+        return act(to)
 
     async def handler(ctx: Any, events: Any) -> None:
         async for event in events:
