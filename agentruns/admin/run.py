@@ -275,6 +275,8 @@ class AgentRunAdmin(RunModelAdmin):
             verbs=verbs,
             may_resolve=may_resolve,
             may_decide=self.has_decide_permission(request) and run.status in WAITING,
+            is_moving=run.status not in TERMINAL,
+            is_followed=run.status not in TERMINAL and "follow" in request.GET,
         )
 
     def _page(self, request: HttpRequest, template: str, **context: Any) -> HttpResponse:

@@ -9,6 +9,7 @@ from ..enums import RunStatus
 from ..fields import Payload
 from ..models import AgentRun
 from .payloads import Excerpt, excerpt, excerpt_columns
+from .timeline import Timeline, timeline
 from .wording import duration, moment, what_is_known
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class RunPage:
     more_steps: bool
     events: list[EventRow]
     more_events: bool
+    timeline: Timeline | None
 
 
 def run_page(run: AgentRun, *, payloads: bool) -> RunPage:
@@ -65,6 +67,12 @@ def run_page(run: AgentRun, *, payloads: bool) -> RunPage:
         more_steps=more_steps,
         events=[event_row(event) for event in reversed(events[:SHOWN_EVENTS])],
         more_events=len(events) > SHOWN_EVENTS,
+        timeline=timeline(
+            run,
+            [row.step for row in steps],
+            reversed(events[:SHOWN_EVENTS]),
+            run.read_at,  # type: ignore[attr-defined]
+        ),
     )
 
 

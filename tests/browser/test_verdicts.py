@@ -54,7 +54,7 @@ def test_from_the_list_to_the_completed_run(page: Page, verdict: str, output: ob
     page.reload()
     expect(page.locator("#content")).to_contain_text("the bank has it")
     expect(page.locator("#content")).to_contain_text("completed")
-    assert AgentRun.objects.get(pk=run.pk).output.value == output  # type: ignore[union-attr]
+    assert AgentRun.objects.get(pk=run.pk).output.value == output
 
 
 def press(page: Page, run: AgentRun, button: str) -> None:
