@@ -1,6 +1,13 @@
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING, Any
+
 from django.apps import AppConfig
+from django.core.checks import CheckMessage, register
+
+if TYPE_CHECKING:
+    from agentruns.failures import Failure
 
 
 class NrllmConfig(AppConfig):
@@ -10,8 +17,26 @@ class NrllmConfig(AppConfig):
     def ready(self) -> None:
         from agentruns.failures import register_classifier
 
-        from . import checks, subagents  # noqa: F401  (registers the checks)
-        from .failures import classify_agent_failure
-
+        register(check_tools, "nrllm")
         register_classifier(classify_agent_failure)
-        subagents.install()
+
+
+# Pydantic AI takes a second to import: a process in which no agent is registered never does.
+
+
+def check_tools(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """Check what every registered agent's tools declare."""
+    if f"{__package__}.registration" not in sys.modules:
+        return []
+    from .checks import check_tools
+
+    return check_tools()
+
+
+def classify_agent_failure(error: BaseException) -> Failure | None:
+    """Say what an error of Pydantic AI means for the verdict, or None if it is not one of its."""
+    if "pydantic_ai" not in sys.modules:
+        return None
+    from .failures import classify_agent_failure
+
+    return classify_agent_failure(error)

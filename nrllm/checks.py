@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
-from django.core.checks import CheckMessage, Error, Warning, register
+from django.core.checks import CheckMessage, Error, Warning
 
 from agentruns.enums import ToolEffect
 
@@ -12,8 +11,7 @@ from .effects import METADATA_KEY, Declaration
 from .registration import DurableAgent, durable_agents
 
 
-@register("nrllm")
-def check_tools(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+def check_tools() -> list[CheckMessage]:
     """Check what every registered agent's tools declare."""
     return [message for durable in durable_agents() for message in messages_of(durable)]
 

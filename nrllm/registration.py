@@ -105,7 +105,9 @@ def register_agent(
     if name in _agents and agent not in (_agents[name].agent, _agents[name].build):
         raise ValueError(f"an agent named {name!r} is registered already")
     from .reports import encode_result, verifiers_of
+    from .subagents import install
 
+    install()
     registry.add(
         registry.RegisteredAgent(
             name,
