@@ -31,6 +31,7 @@ class CatalogEntry:
     facts: ToolFacts
     resolved: Resolved
     timeout: float | None = None
+    requires_approval: bool = False
 
     @property
     def name(self) -> str:
@@ -49,6 +50,7 @@ class _Found:
     facts: ToolFacts
     toolset: str
     timeout: float | None = None
+    requires_approval: bool = False
 
 
 def catalog(durable: DurableAgent) -> list[CatalogEntry]:
@@ -62,7 +64,9 @@ def _entry(durable: DurableAgent, found: _Found) -> CatalogEntry:
     trusted = found.toolset in durable.trusted_mcp_servers
     facts = replace(found.facts, annotations_trusted=trusted)
     resolved = effect_of(facts, durable.effects)
-    return CatalogEntry(durable.name, found.toolset, facts, resolved, found.timeout)
+    return CatalogEntry(
+        durable.name, found.toolset, facts, resolved, found.timeout, found.requires_approval
+    )
 
 
 def _walk(toolset: AbstractToolset[Any]) -> Iterator[_Found]:
@@ -83,7 +87,7 @@ def _functions(toolset: FunctionToolset[Any]) -> Iterator[_Found]:
     for name, tool in toolset.tools.items():
         facts = ToolFacts(name, metadata=tool.metadata, function=tool.function)
         timeout = tool.timeout if tool.timeout is not None else toolset.timeout
-        yield _Found(facts, toolset.id or toolset.label, timeout)
+        yield _Found(facts, toolset.id or toolset.label, timeout, tool.requires_approval)
 
 
 def _through(wrapper: WrapperToolset[Any], facts: ToolFacts) -> ToolFacts:

@@ -11,7 +11,7 @@ from pydantic_ai.capabilities import SetToolMetadata
 from pydantic_ai.toolsets import PrefixedToolset
 
 from agentruns.enums import ToolEffect
-from nrllm import effect, register_agent
+from nrllm import Answer, Declaration, effect, register_agent
 from nrllm.checks import check_tools
 
 
@@ -101,3 +101,14 @@ def test_the_command_prints_json() -> None:
 def test_the_command_refuses_an_agent_that_is_not_registered() -> None:
     with pytest.raises(CommandError, match="nobody"):
         listed("nobody")
+
+
+def test_the_command_names_what_needs_an_approval_and_what_is_verified() -> None:
+    agent = agent_with(read)
+    agent.tool_plain(requires_approval=True)(tool)
+    declared = Declaration(ToolEffect.IDEMPOTENT_WRITE, verify=lambda doubt: Answer.unknown())
+    register_agent("a", agent, effects={"tool": declared})
+    assert "a  tool  idempotent_write, needs approval  (mapping: idempotent_write)" in listed()
+    reading, writing = json.loads(listed("--json"))
+    assert (reading["needs_approval"], reading["verified"]) == (False, False)
+    assert (writing["needs_approval"], writing["verified"]) == (True, True)

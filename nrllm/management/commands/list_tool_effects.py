@@ -32,7 +32,13 @@ class Command(BaseCommand):
             return
         for entry in entries:
             effect = entry.resolved.declaration.effect.value
-            self.stdout.write(f"{entry.agent}  {entry.name}  {effect}  ({entry.sources})")
+            approval = ", needs approval" if needs_approval(entry) else ""
+            line = f"{entry.agent}  {entry.name}  {effect}{approval}  ({entry.sources})"
+            self.stdout.write(line)
+
+
+def needs_approval(entry: CatalogEntry) -> bool:
+    return entry.requires_approval or entry.resolved.declaration.needs_approval
 
 
 def as_json(entry: CatalogEntry) -> dict[str, Any]:
@@ -45,6 +51,8 @@ def as_json(entry: CatalogEntry) -> dict[str, Any]:
         "declared": entry.resolved.declared,
         "once_per_run": held.once_per_run,
         "retry_means_not_applied": held.retry_means_not_applied,
+        "needs_approval": needs_approval(entry),
+        "verified": held.verify is not None,
         "sources": [
             {"source": source, "effect": said.effect.value}
             for source, said in entry.resolved.sources
