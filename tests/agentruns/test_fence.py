@@ -33,6 +33,7 @@ from tests.factories import (
     expire,
     fail,
     fenced,
+    question,
     queued,
     reap,
     reread,
@@ -181,6 +182,15 @@ def test_a_run_with_a_fence_is_not_simply_given_back() -> None:
     repeatable, held, _step = fenced(REPEATABLE)
     assert repeatable.give_back(held).action is Action.REQUEUE
     assert reread(repeatable).requeue_count == 1
+
+
+def test_a_run_with_a_fence_is_not_parked() -> None:
+    run, held, _step = fenced()
+    run.ask(held, question())
+    before = snapshot(run)
+    with pytest.raises(TransitionRefused, match="fence stands"):
+        run.suspend(held)
+    assert snapshot(run) == before
 
 
 ZOMBIE_ACTS: dict[str, Any] = {

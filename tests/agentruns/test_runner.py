@@ -452,6 +452,30 @@ def test_on_a_loop_a_write_is_finished_and_recorded_first(terminations: list[int
     assert [step.key for step in run.journal().all()] == ["write"]
 
 
+def test_a_write_that_waits_its_turn_does_not_start_after_the_signal(
+    terminations: list[int],
+) -> None:
+    bodies: list[str] = []
+
+    async def agent(segment: Segment) -> None:
+        def body(name: str) -> Any:
+            async def write(key: str) -> None:
+                bodies.append(name)
+                terminate()
+                await asyncio.sleep(0)
+
+            return write
+
+        await asyncio.gather(
+            segment.astep("one", body("one"), effect=WRITE),
+            segment.astep("two", body("two"), effect=WRITE),
+            return_exceptions=True,
+        )
+
+    run = executed(agent)
+    assert (run.status, run.requeue_count, bodies) == ("queued", 0, ["one"])
+
+
 def test_a_run_given_back_is_completed_by_the_next_worker(terminations: list[int]) -> None:
     bodies: list[str] = []
 
