@@ -6,6 +6,7 @@ import pytest
 from pydantic_ai import Agent
 from pydantic_ai.exceptions import ApprovalRequired, ModelHTTPError
 from pydantic_ai.messages import ToolReturnPart
+from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 from pydantic_ai.tools import RunContext
 from pydantic_ai.toolsets import FunctionToolset
 
@@ -63,7 +64,8 @@ class Clerk:
 
 
 def needing_approval(*turns: Any, **options: Any) -> Clerk:
-    return Clerk(*turns, effects={"send": Declaration(WRITE, needs_approval=True)}, **options)
+    declared = Declaration(WRITE, needs_approval=True)
+    return Clerk(*turns, effects={"send": declared}, **options)
 
 
 def questions(run: AgentRun) -> list[Step]:
@@ -237,3 +239,37 @@ def test_arguments_that_do_not_validate_are_refused_before_anybody_is_asked() ->
     decide_all(run)
     assert execute(run).status == RunStatus.COMPLETED
     assert clerk.done == ["send x"]
+
+
+def test_events_are_not_repeated_when_a_parked_run_goes_on() -> None:
+    seen: list[str] = []
+
+    async def handler(ctx: Any, events: Any) -> None:
+        async for event in events:
+            call_id = getattr(event, "tool_call_id", "")
+            if event.event_kind.startswith("function_tool"):
+                seen.append(f"{event.event_kind} {call_id}")
+
+    async def stream(messages: list[Any], info: Any) -> Any:
+        if len(messages) > 1:
+            yield "Done."
+            return
+        for index, (name, call_id, said) in enumerate(
+            [("look", "r1", '{"n": 1}'), ("send", "w1", '{"to": "x"}')]
+        ):
+            yield {index: DeltaToolCall(name=name, json_args=said, tool_call_id=call_id)}
+
+    clerk = needing_approval(event_stream_handler=handler)
+    clerk.agent.model = FunctionModel(stream_function=stream)
+    run = execute(accept("clerk"))
+    assert run.status == RunStatus.WAITING_FOR_APPROVAL, run.error_message
+    decide_all(run)
+    run = execute(run)
+    assert run.status == RunStatus.COMPLETED, run.error_message
+    assert clerk.done == ["look 1", "send x"]
+    assert sorted(seen) == [
+        "function_tool_call r1",
+        "function_tool_call w1",
+        "function_tool_result r1",
+        "function_tool_result w1",
+    ]
