@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from django.core.exceptions import ImproperlyConfigured
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, InternalError, OperationalError
 from django.utils.module_loading import import_string
 
 from .conf import conf
@@ -40,7 +40,7 @@ _registered: list[Classifier] = []
 
 # In order: the first row that matches holds.
 BUILT_IN: tuple[tuple[tuple[type[BaseException], ...], FailureClass], ...] = (
-    ((OperationalError, InterfaceError), FailureClass.TRANSIENT),
+    ((OperationalError, InterfaceError, InternalError), FailureClass.TRANSIENT),
     ((ConnectionError, TimeoutError, asyncio.CancelledError), FailureClass.TRANSIENT),
     # A queue's timeout is a SystemExit from a signal handler; the budget bounds it.
     ((SystemExit, KeyboardInterrupt, MemoryError), FailureClass.TRANSIENT),

@@ -19,9 +19,15 @@ def termination_asks(ask: Callable[[], None]) -> Iterator[None]:
         yield
         return
     received = False
+    installed_by = os.getpid()
 
     def handle(signum: int, frame: FrameType | None) -> None:
         nonlocal received
+        if os.getpid() != installed_by:
+            # A child that a body forked: the signal is meant for it alone.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
         received = True
         ask()
 

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from .enums import QUESTIONS, StepKind, ToolEffect
-from .exceptions import JournalMismatch
+from .exceptions import AgentRunError, JournalMismatch
 from .fields import Payload, label
 from .models import Step, StepCall
 
@@ -24,6 +26,8 @@ class Journal:
         self._attempted: dict[str, Step] = {}
         self._attempts: Counter[str] = Counter()
         self._calls: Counter[str] = Counter()
+        self._callers: dict[str, tuple[int, int]] = {}
+        self._explicit: set[str] = set()
         self._position = 0
 
     def load(self) -> None:
@@ -48,10 +52,11 @@ class Journal:
         digest: str | None,
     ) -> StepCall:
         """Name a call: by its key, or by its name and how often that was called before."""
-        self._calls[name] += 1
-        count = self._calls[name]
-        key = key or (name if count == 1 else f"{name}#{count}")
         stored = None if arguments is None else Payload.of(arguments)
+        if key is None:
+            key = self._counted(name, stored is not None or bool(digest))
+        else:
+            self._explicit.add(key)
         self._position += 1
         return StepCall(
             key=label(key, "a step's key", 255),
@@ -63,6 +68,26 @@ class Journal:
             position=self._position,
             attempt=self._attempts[key] + 1,
         )
+
+    def _counted(self, name: str, told_apart: bool) -> str:
+        """The key of a call that gave none: its name, counted.
+
+        Raises:
+            AgentRunError: the count says nothing, since concurrent tasks or threads make these calls
+                and no arguments tell them apart; or the key was given to another call.
+        """
+        self._calls[name] += 1
+        count = self._calls[name]
+        caller = self._callers.setdefault(name, _caller())
+        if count > 1 and not told_apart and caller != _caller():
+            raise AgentRunError(
+                f"step {name!r} is called from several tasks or threads, whose order may differ in a "
+                "replay: give each call its own key, or its arguments"
+            )
+        key = name if count == 1 else f"{name}#{count}"
+        if key in self._explicit:
+            raise AgentRunError(f"step {name!r}: the key {key!r} was given to another call")
+        return key
 
     def replay(self, call: StepCall) -> Step | None:
         """The recorded step of this call, or None where it is to be executed.
@@ -114,6 +139,15 @@ class Journal:
                 f"step {first.key!r} is recorded, but the code {instead} without asking for it; the "
                 "code has changed since the run began, or it is not deterministic"
             )
+
+
+def _caller() -> tuple[int, int]:
+    """Who calls: the thread, and its task where an event loop runs in it."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return threading.get_ident(), id(task)
 
 
 def refuse_another(step: Step, call: StepCall) -> None:

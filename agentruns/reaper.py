@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db import transaction
+from django.db import DataError, transaction
 
 from . import verification
 from .conf import conf
@@ -83,8 +83,15 @@ def sweep(*, limit: int | None = None, batch_size: int = 500, dry_run: bool = Fa
 
 
 def _reap_batch(pks: list[int], dry_run: bool) -> list[Reaped]:
-    with transaction.atomic(using=conf.DATABASE):
-        return [_reap_one(run, dry_run) for run in AgentRun.objects.lock_stale(pks)]
+    """Reap these runs in one transaction; one by one if a row can't even be read."""
+    try:
+        with transaction.atomic(using=conf.DATABASE):
+            return [_reap_one(run, dry_run) for run in AgentRun.objects.lock_stale(pks)]
+    except DataError as error:
+        if len(pks) > 1:
+            return [reaped for pk in pks for reaped in _reap_batch([pk], dry_run)]
+        logger.exception("the run with the primary key %s can't be read", pks[0])
+        return [Reaped(f"pk {pks[0]}", "", "error", error=f"{type(error).__name__}: {error}")]
 
 
 def _reap_one(run: AgentRun, dry_run: bool) -> Reaped:

@@ -214,7 +214,9 @@ def _take_back(segment: Segment, error: BaseException) -> Verdict:
     attempt, ending = segment.unrecorded or (None, None)
     # Together, so that nobody gives a verdict between them without having seen the evidence.
     with transaction.atomic(using=conf.DATABASE):
-        verdict = segment.run.recover(segment.claim, _failure(error), error, attempt)
+        verdict = segment.run.recover(
+            segment.claim, _failure(error), error, attempt, segment.body_is_over
+        )
         if attempt is not None and ending is not None and ending.outcome is not StepOutcome.RAISED:
             segment.run.add_late_evidence(segment.claim, attempt, ending)
     return verdict

@@ -74,10 +74,13 @@ class Segment:
         self._request: Payload | None = None
         self._journal = Journal(run)
         self._in_flight: set[str] = set()
+        # The attempts that this segment knows to be stamped: not what a lost commit may have left.
+        self._stamped: set[int] = set()
         self._replaying = 0
         self._executing = 0
         self._writes = 0
         self._stopping = False
+        self._on_loop = False
         self.settling = False
 
     @cached_property
@@ -109,6 +112,17 @@ class Segment:
             self.interrupt = LeaseLost(f"the segment of run {self.run.uuid} has ended")
         self.heartbeat.stop()
         self.sql.close()
+
+    @property
+    def body_is_over(self) -> bool:
+        """Whether the body of the unrecorded write is known to act no more.
+
+        One on an event loop may have left its work to a thread that goes on after its cancellation.
+        """
+        if self.unrecorded is None:
+            return True
+        _step, ending = self.unrecorded
+        return ending.outcome is not StepOutcome.RAISED or not self._on_loop
 
     def ask_to_stop(self) -> bool:
         """Ask it to give the run back. Returns whether it may be interrupted at once.
@@ -190,6 +204,7 @@ class Segment:
 
         The body of a transactional write is a plain function; it runs on the SQL thread.
         """
+        self._on_loop = True
         call = self._call(name, effect, key, kind, arguments, digest)
         return await self._perform(call, body, self._loop, needs_approval)
 
@@ -338,7 +353,9 @@ class Segment:
 
     async def _fit_to_run(self, call: StepCall, calls: Calls) -> None:
         """Refuse a step that is new to a journal whose recorded steps nobody asked for."""
-        if self._journal.unconsumed and not self._journal.is_known(call):
+        # A tool or call that only reads may go on: an earlier one may have failed unrecorded.
+        harmless = call.effect is ToolEffect.READ_ONLY and call.kind is not StepKind.MODEL
+        if self._journal.unconsumed and not harmless and not self._journal.is_known(call):
             journal = self._journal
             await calls.siblings(
                 lambda: journal.unconsumed == 0, lambda: (journal.unconsumed, self._replaying)
@@ -384,6 +401,11 @@ class Segment:
             step = await self._stamp(call, calls, approval)
             ending = await self._run_fenced(call, step, body, calls)
             await self._record(call, ending, step, calls)
+        except BaseException as error:
+            # Whatever it is, a fence may stand: nothing may go on as if the step had only failed.
+            if self.interrupt is None:
+                self._end(UncertainWrite(f"{call.name} was interrupted: {storable(error)}"), error)
+            raise
         finally:
             self._writes -= 1
         if self._stopping:
@@ -411,11 +433,14 @@ class Segment:
         def attempt(again: bool) -> Step:
             if again:
                 own = self.run.own_attempt(self.claim, call.key)
-                if own is not None and own.state == StepState.STARTED:
+                unseen = own is not None and own.pk not in self._stamped
+                if own is not None and unseen and own.state == StepState.STARTED:
                     return own
             return self.run.mark_pending_effect(self.claim, call, approval)
 
-        return on_new_connections(attempt, conf.LEASE_SECONDS / 2)
+        step = on_new_connections(attempt, conf.LEASE_SECONDS / 2)
+        self._stamped.add(step.pk)
+        return step
 
     async def _run_fenced(self, call: StepCall, step: Step, body: Body, calls: Calls) -> Ending:
         """Run the body under its fence. Nothing but a known end comes back from here."""
@@ -493,10 +518,13 @@ class Segment:
             ending, cancel_requested = await calls.sql(
                 partial(self._transaction_on_thread, call, body, approval)
             )
+        except RolledBack as rolled_back:
+            raise rolled_back.error from rolled_back.error.__cause__
         except (LeaseLost, CancelRequested) as lost:
             self._end(lost)
-        except asyncio.CancelledError as error:
-            self._end(WriteFailed(f"{call.name} was interrupted in its transaction"), error)
+        except BaseException as error:
+            # It may have committed: the code must not take it for a failure and do something else.
+            self._end(WriteFailed(f"{call.name}: the end of its transaction is not known"), error)
         finally:
             self._writes -= 1
         self._note_record(call, ending, sent_at)
@@ -526,19 +554,26 @@ class Segment:
             return own.ending, False
 
     def _transactional_body(self, call: StepCall, body: Body, key: str) -> Ending:
+        """Run the body in the open transaction.
+
+        Raises:
+            RolledBack: with what the body raised, or why its transaction can't be committed.
+        """
         connection = connections[conf.DATABASE]
-        with inside(call), only_this_database():
-            value = body(key)
-        if inspect.isawaitable(value):
-            raise AgentRunError(
-                f"{call.name}: the body of a transactional write returned an awaitable"
-            )
-        if connection.run_on_commit:
-            raise AgentRunError(
-                f"{call.name}: a transactional write can't register on_commit callbacks, which would "
-                "act after its record; make what they do a step of its own"
-            )
-        return Ending(StepOutcome.RETURNED, Payload.of(value))
+        opened, savepoint = connection.connection, connection.savepoint()
+        try:
+            with inside(call), only_this_database():
+                value = body(key)
+            if connection.connection is not opened or not connection.in_atomic_block:
+                raise AgentRunError(f"{call.name}: the body left the transaction of its step")
+            if savepoint is not None:
+                connection.savepoint_commit(savepoint)
+            refuse_what_acts_later(call, value)
+            return Ending(StepOutcome.RETURNED, Payload.of(value))
+        except EffectNotApplied:
+            raise
+        except BaseException as error:
+            raise RolledBack(error) from error
 
     async def _ask(self, question: StepCall, calls: Calls) -> Any:
         """Replay a person's answer, or ask, let the steps that go on end, and park."""
@@ -578,6 +613,25 @@ class Segment:
             note = decision.get("note", "") if isinstance(decision, dict) else ""
             raise ApprovalDenied(str(note))
         return question.key
+
+
+class RolledBack(Exception):
+    """Carries what a transactional body raised out of its transaction, which is rolled back."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def refuse_what_acts_later(call: StepCall, value: Any) -> None:
+    """Refuse a transactional body that leaves something to do after its record."""
+    if inspect.isawaitable(value):
+        raise AgentRunError(f"{call.name}: the body of a transactional write returned an awaitable")
+    if connections[conf.DATABASE].run_on_commit:
+        raise AgentRunError(
+            f"{call.name}: a transactional write can't register on_commit callbacks, which would "
+            "act after its record; make what they do a step of its own"
+        )
 
 
 def read_result(run: AgentRun, key: str) -> Payload | None:

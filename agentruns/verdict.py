@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +9,9 @@ from enum import Enum
 
 from .enums import RETRYABLE_FAILURES, TerminationReason, ToolEffect
 from .failures import Failure
+
+# A stranger's header must not put a run off for ever.
+MOST_RETRY_AFTER_SECONDS = 86_400.0
 
 
 class Action(Enum):
@@ -72,8 +76,11 @@ def retry_delay(
 ) -> timedelta:
     """The delay before a run is executed again: exponential, with jitter over its upper half.
 
-    It is never shorter than what the other side asked for (`Retry-After`).
+    It is never shorter than what the other side asked for (`Retry-After`), up to a day.
     """
     full = min(max_seconds, base_seconds * 2 ** min(requeue_count, 32))
     seconds = uniform(full / 2, full)
-    return timedelta(seconds=max(seconds, retry_after_seconds or 0.0))
+    asked = retry_after_seconds or 0.0
+    if not math.isfinite(asked):
+        asked = 0.0
+    return timedelta(seconds=max(seconds, min(asked, MOST_RETRY_AFTER_SECONDS)))

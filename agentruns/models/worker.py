@@ -163,9 +163,11 @@ class WorkerTransitions(RunRow):
         with transaction.atomic(using=conf.DATABASE):
             row = self._lock()
             own = Step.objects.filter(pk=step.pk, epoch=claim.epoch, owner=claim.owner)
+            # What was recorded as this very ending is no news; what a person said may be wrong.
+            known = Q(state=StepState.RECORDED, outcome=ending.outcome, result=ending.result)
             written = (
                 own.filter(late_at__isnull=True)
-                .exclude(state=StepState.RECORDED)
+                .exclude(known)
                 .update(
                     late_outcome=ending.outcome,
                     late_result=ending.result,
@@ -282,10 +284,12 @@ class WorkerTransitions(RunRow):
         failure: Failure,
         error: BaseException,
         uncertain: Step | None = None,
+        worker_ended: bool = True,
     ) -> Verdict:
         """Apply the verdict to a run whose segment failed and still owns it.
 
-        `uncertain` is the attempt whose body ended without saying what happened.
+        `uncertain` is the attempt whose body ended without saying what happened; `worker_ended` is
+        false where something of that body may go on in a thread that nobody waits for.
 
         Raises:
             LeaseLost: the run is not this segment's any more; nothing changed.
@@ -297,7 +301,7 @@ class WorkerTransitions(RunRow):
                 error_class=type(error).__name__,
                 error_message=storable(error),
                 uncertain=uncertain,
-                worker_ended=True,
+                worker_ended=worker_ended,
             )
 
 

@@ -91,7 +91,8 @@ def test_the_first_evidence_stays() -> None:
     assert snapshot(run) == before
 
 
-def test_a_recorded_attempt_takes_no_evidence() -> None:
+@pytest.mark.parametrize(("evidence", "kept"), [(1, False), (2, True)])
+def test_evidence_against_what_a_person_recorded_is_kept(evidence: int, kept: bool) -> None:
     run, held, step = fenced()
     expire(run)
     reap(run)
@@ -104,8 +105,9 @@ def test_a_recorded_attempt_takes_no_evidence() -> None:
         result=returned(1).result,
     )
     before = snapshot(run)
-    run.add_late_evidence(held, step, returned(2))
-    assert snapshot(run) == before
+    run.add_late_evidence(held, step, returned(evidence))
+    assert (snapshot(run) != before) is kept
+    assert (step_of(run).state, step_of(run).result) == ("recorded", returned(1).result)
 
 
 @pytest.mark.parametrize(("owner", "epoch"), [("somebody else", 1), (OWNER, 2)])

@@ -589,7 +589,39 @@ def mismatch(run: AgentRun, *words: str) -> None:
         assert word in run.error_message
 
 
-@pytest.mark.parametrize("effect", ToolEffect)
+def test_a_read_may_go_before_recorded_steps_but_the_run_does_not_end_well(bodies: Bodies) -> None:
+    run = executed(stops_after("one", bodies=bodies))
+    run = execute_again(run, lambda segment: segment.step("two", bodies.body("two"), effect=READ))
+    mismatch(run, "'one'", "ended")
+
+
+def test_a_read_that_failed_and_was_tolerated_does_not_keep_the_run_from_resuming(
+    bodies: Bodies,
+) -> None:
+    def agent(segment: Segment) -> str:
+        try:
+            segment.step("look", fails, effect=READ)
+        except KeyError:
+            pass
+        segment.step("send", bodies.body("send"), effect=WRITE)
+        if len(attempts) == 1:
+            raise LOST
+        return "done"
+
+    attempts: list[str] = []
+
+    def fails(key: str) -> None:
+        attempts.append(key)
+        raise KeyError(key)
+
+    run = execute_again(executed(agent), agent)
+    assert (run.status, bodies) == ("completed", ["send"])
+
+
+WRITES = [effect for effect in ToolEffect if effect is not READ]
+
+
+@pytest.mark.parametrize("effect", WRITES)
 def test_another_step_than_the_recorded_one_is_never_executed(
     bodies: Bodies, effect: ToolEffect
 ) -> None:
