@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentruns.enums import StepState
+from agentruns.enums import StepState, ToolEffect
 from agentruns.exceptions import EffectNotApplied, JournalMismatch
 from agentruns.models import AgentRun, Step
 from agentruns.segment import Segment
@@ -266,11 +266,14 @@ def test_not_applied_is_given_to_the_code_now_and_in_a_replay(bodies: Bodies) ->
     assert answers == ["declined", "declined"]
 
 
-def test_the_same_key_twice_at_once_executes_one_body(bodies: Bodies) -> None:
+@pytest.mark.parametrize("effect", [READ, WRITE, TRANSACTIONAL])
+def test_the_same_key_twice_at_once_executes_one_body(bodies: Bodies, effect: ToolEffect) -> None:
+    body = bodies.blocking("pay") if effect is TRANSACTIONAL else bodies.body("pay")
+
     async def agent(segment: Segment) -> None:
         await asyncio.gather(
-            segment.astep("pay", bodies.body("pay"), key="k", effect=WRITE),
-            segment.astep("pay", bodies.body("pay"), key="k", effect=WRITE),
+            segment.astep("pay", body, key="k", effect=effect),
+            segment.astep("pay", body, key="k", effect=effect),
             return_exceptions=True,
         )
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.db.models.functions import Now
 
 from agentruns.enums import EventKind, StepState, ToolEffect
 from agentruns.exceptions import LeaseLost, SegmentInterrupt
+from agentruns.guard import from_now
 from agentruns.models import AgentRun, Step
 from agentruns.segment import Segment
 from tests.factories import (
@@ -287,6 +289,22 @@ def test_a_record_that_is_possible_again_in_time_is_made(wire: BreakingWire) -> 
     assert (run.status, run.pending_effect) == ("completed", "")
 
 
+def test_a_heartbeat_that_lost_its_connection_renews_on_a_new_one(
+    wire: BreakingWire, settings: Any
+) -> None:
+    settings.AGENTRUNS = {**settings.AGENTRUNS, "HEARTBEAT_SECONDS": 0.05}
+
+    def agent(segment: Segment) -> str:
+        wire.cut_everything()
+        wire.restore()
+        row = AgentRun.objects.filter(pk=segment.run.pk)
+        row.write_guarded(lease_expires_at=Now())
+        covered = row.filter(lease_expires_at__gt=from_now(10))
+        return "renewed" if wait_until(covered.exists, what="a renewal") else ""
+
+    assert executed(agent).status == "completed"
+
+
 def test_renewals_that_fail_for_a_whole_lease_refuse_a_new_step(
     wire: BreakingWire, settings: Any
 ) -> None:
@@ -302,10 +320,11 @@ def test_renewals_that_fail_for_a_whole_lease_refuse_a_new_step(
         wire.cut_everything()
         wait_until(lambda: not segment_covers_a_step(segment), what="the end of the lease")
         wire.restore()
+        bodies.append("the code goes on")
         segment.step("write", lambda key: bodies.append("write"), effect=WRITE)
 
     run = executed(agent)
-    assert bodies == []
+    assert bodies == ["the code goes on"]
     assert not AgentRun.objects.exclude(pending_effect="").exists()
     assert run.status == "running", "what becomes of it is the reaper's business"
 
