@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -79,6 +80,7 @@ class Segment:
         self._replaying = 0
         self._executing = 0
         self._writes = 0
+        self._process = os.getpid()
         self._stopping = False
         self._on_loop = False
         self.settling = False
@@ -185,6 +187,7 @@ class Segment:
         """
         if inspect.iscoroutinefunction(body):
             raise TypeError(f"step {name!r} has an async body: use astep()")
+        refuse_generator(name, body)
         call = self._call(name, effect, key, kind, arguments, digest)
         return drive(self._perform(call, body, self._blocking, needs_approval))
 
@@ -205,6 +208,7 @@ class Segment:
         The body of a transactional write is a plain function; it runs on the SQL thread.
         """
         self._on_loop = True
+        refuse_generator(name, body)
         call = self._call(name, effect, key, kind, arguments, digest)
         return await self._perform(call, body, self._loop, needs_approval)
 
@@ -262,6 +266,10 @@ class Segment:
         digest: str | None,
     ) -> StepCall:
         self._refuse_if_dead()
+        if os.getpid() != self._process:
+            raise AgentRunError(
+                f"step {name!r} was called in a process that was forked from the worker"
+            )
         enclosing = _inside.get()
         if enclosing is not None:
             raise AgentRunError(
@@ -613,6 +621,12 @@ class Segment:
             note = decision.get("note", "") if isinstance(decision, dict) else ""
             raise ApprovalDenied(str(note))
         return question.key
+
+
+def refuse_generator(name: str, body: Body) -> None:
+    """Refuse a body that would only make a generator, and never start."""
+    if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
+        raise TypeError(f"step {name!r} has a generator for a body: give it a function that acts")
 
 
 class RolledBack(Exception):

@@ -192,3 +192,35 @@ def test_a_child_that_a_body_forked_is_ended_by_its_own_sigterm() -> None:
     stored = AgentRun.objects.get(pk=run.pk).output
     assert stored is not None
     assert stored.value == -signal.SIGTERM
+
+
+def test_a_segment_is_refused_in_a_child_that_a_body_forked() -> None:
+    def agent(segment: Segment) -> str:
+        context = multiprocessing.get_context("fork")
+        said, told = context.Pipe(duplex=False)
+        child = context.Process(target=step_in_child, args=(segment, told))
+        child.start()
+        assert said.poll(10), "the child hangs"
+        child.join(10)
+        return str(said.recv())
+
+    run = executed(agent)
+    stored = AgentRun.objects.get(pk=run.pk).output
+    assert stored is not None
+    assert "forked" in stored.value
+
+
+def step_in_child(segment: Segment, told: Any) -> None:
+    try:
+        segment.step("send", str, effect=WRITE)
+    except BaseException as error:
+        told.send(str(error))
+
+
+def test_a_generator_is_no_body() -> None:
+    def body(key: str) -> Any:
+        yield key
+
+    run = executed(lambda segment: segment.step("send", body, effect=WRITE))
+    assert (run.status, run.pending_effect) == (RunStatus.FAILED, "")
+    assert "generator" in run.error_message
