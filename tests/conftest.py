@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
+from django.core.management.commands import flush
 from django.db import connection
 from pytest_django import DjangoDbBlocker
 
@@ -78,14 +79,17 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
 
 @pytest.fixture(scope="session", autouse=True)
 def delete_rows_between_tests() -> Iterator[None]:
-    """Empty the few rows of a test with DELETE: TRUNCATE makes new files for every table."""
-    if connection.vendor != "postgresql":
-        yield
-        return
+    """Empty the few rows of a test with DELETE: TRUNCATE makes new files for every table.
 
-    def sql_flush(style: Any, tables: list[str], **options: Any) -> list[str]:
-        return [f"DELETE FROM {connection.ops.quote_name(table)}" for table in tables]
+    Content types and permissions stay, so that they need not be made again.
+    """
+    kept = {"django_content_type", "auth_permission"}
+
+    def sql_flush(style: Any, tables: Iterable[str], **options: Any) -> list[str]:
+        emptied = sorted(set(tables) - kept)
+        return [f"DELETE FROM {connection.ops.quote_name(table)}" for table in emptied]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connection.ops, "sql_flush", sql_flush)
+        patch.setattr(flush, "emit_post_migrate_signal", lambda *args, **options: None)
         yield
