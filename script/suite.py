@@ -151,8 +151,12 @@ def run_tests(suite: Suite, postgres_url: str, arguments: list[str]) -> None:
         suite.run("pytest on SQLite", pytest)
         return
     measured = [*pytest, "--cov", "--cov-report="]
-    suite.run("pytest on PostgreSQL", measured, DATABASE_URL=postgres_url)
-    suite.run("pytest on SQLite", [*measured, "--cov-append"])
+    # The browser's tests in a process of their own: Playwright's loop gives the main thread a second
+    # database connection, which tests that cut every connection would cut as well.
+    suite.run("pytest on PostgreSQL", [*measured, "-m", "not browser"], DATABASE_URL=postgres_url)
+    browser = [*measured, "--cov-append", "-m", "browser"]
+    suite.run("pytest in a browser", browser, DATABASE_URL=postgres_url)
+    suite.run("pytest on SQLite", [*measured, "--cov-append", "-m", "not browser"])
     suite.run("coverage", [PYTHON, "-m", "coverage", "report"])
 
 

@@ -26,9 +26,10 @@ class Rival(threading.Thread):
 
     def run(self) -> None:
         try:
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_backend_pid()")
-                self.backend = cursor.fetchone()[0]
+            if connection.vendor == "postgresql":
+                with connection.cursor() as cursor:
+                    cursor.execute("SELECT pg_backend_pid()")
+                    self.backend = cursor.fetchone()[0]
             self._result = self._function()
         except BaseException as error:
             self._error = error
