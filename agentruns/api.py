@@ -6,13 +6,13 @@ import asyncio
 import time
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
-from . import registry
+from . import hotrun, registry
 from .clock import clock
 from .conf import conf
 from .dispatch import wake_after_commit
@@ -30,6 +30,10 @@ from .fields import Payload
 from .models import AgentRun, Event, Step
 from .runner import execute_claimed, owner_name
 from .telemetry import span
+from .verdict import Weight
+
+if TYPE_CHECKING:
+    from .deciders import Decider
 
 __all__ = [
     "Accepted",
@@ -37,6 +41,7 @@ __all__ = [
     "RunEvent",
     "RunState",
     "Waiting",
+    "Weight",
     "acancel",
     "adecide",
     "aenqueue",
@@ -50,6 +55,8 @@ __all__ = [
     "decide",
     "enqueue",
     "events",
+    "fail",
+    "move",
     "resolve",
     "retry",
     "run",
@@ -86,7 +93,10 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """A run as it stands. Never its request, which may hold secrets (ADR-102)."""
+    """A run as it stands. Never its request, which may hold secrets (ADR-102).
+
+    `error` is the class of what it failed with and its text: `KeyError: 'deep in my code'`.
+    """
 
     uuid: UUID
     agent: str
@@ -142,13 +152,17 @@ def enqueue(
         UnknownAgent: no agent of this name is registered.
         PayloadError: the request can't be kept as JSON, or a name or key not as text.
         IdempotencyConflict: the key belongs to a run with another request.
+        AgentRunError: the agent can't begin with this request (of a Pydantic AI agent,
+            `nrllm.exceptions.RequestRefused`); nothing was accepted.
     """
+    payload = Payload.given(request)
+    known = registry.accepting(agent, payload)
     later = available_at is not None or delay_seconds > 0
     with span(f"agent run {agent}", agent=agent, correlation_id=correlation_id):
-        accepted, created = AgentRun.objects.enqueue(
+        accepted, created = hotrun.enqueue(
             agent,
-            Payload.of(request),
-            agent_version=registry.get(agent).version,
+            payload,
+            agent_version=known.version,
             idempotency_key=idempotency_key,
             requested_by=requested_by,
             correlation_id=correlation_id,
@@ -178,16 +192,16 @@ def run(
         RunCancelled: somebody cancelled it.
         RunLost: this process lost the lease; what becomes of the run is decided elsewhere.
         InsideTransaction: called inside `atomic()`, where a fence would be invisible.
-        UnknownAgent, PayloadError: as `enqueue`.
+        UnknownAgent, PayloadError, AgentRunError: as `enqueue`.
     """
     _refuse_here()
-    known = registry.get(agent)
-    payload = Payload.of(request)
+    payload = Payload.given(request)
+    known = registry.accepting(agent, payload)
     with (
         span(f"agent run {agent}", agent=agent, correlation_id=correlation_id),
         transaction.atomic(using=conf.DATABASE, durable=True),
     ):
-        accepted, _created = AgentRun.objects.enqueue(
+        accepted, _created = hotrun.enqueue(
             agent,
             payload,
             mode=RunMode.SYNCHRONOUS,
@@ -195,7 +209,7 @@ def run(
             requested_by=requested_by,
             correlation_id=correlation_id,
         )
-        taken = AgentRun.objects.claim(accepted.uuid, owner_name("sync"))
+        taken = hotrun.claim(accepted.uuid, owner_name("sync"))
     if taken is None:
         raise RunLost(f"run {accepted.uuid} could not be claimed")
     end = execute_claimed(*taken)
@@ -258,32 +272,60 @@ def wake(uuid: UUID | str, *, by: str = "") -> bool:
 
 
 def decide(
-    uuid: UUID | str, step: str, approved: bool, *, by: str, digest: str, note: str = ""
+    uuid: UUID | str, step: str, approved: bool, *, by: Decider, digest: str, note: str = ""
 ) -> None:
     """Decide on the call that a run waits to have approved; the run then goes on.
 
-    `step` and `digest` are the open question's, as it was shown. Nothing but True is a yes.
+    `step` and `digest` are the open question's, as it was shown. Nothing but True is a yes. `by` is
+    a user, who must be active and have `agentruns.decide_agentrun` both now and when the write that
+    the decision allows is stamped (else the call is put before a person again); or a label, for
+    somebody whom another system knows and judges.
 
     Raises:
         RunNotFound: there is no such run.
-        TransitionRefused: it does not wait for this decision (any more), or the call has changed.
+        TransitionRefused: it does not wait for this decision (any more), the call has changed, or the
+            user has no permission.
     """
     waiting = _find(uuid)
     waiting.decide(step, approved, by=by, digest=digest, note=note)
     wake_after_commit(waiting.uuid)
 
 
-# No result was given; None is one.
-def retry(uuid: UUID | str, *, by: str, reason: str = "") -> None:
+def retry(uuid: UUID | str, *, by: Decider, reason: str = "") -> None:
     """Execute a dead-lettered run again whose writes are all certain, with a new budget.
 
-    Raises `RunNotFound`, or `TransitionRefused` where it is not such a run.
+    `by` is a label, or a user who must have `agentruns.retry_agentrun` now. Raises `RunNotFound`, or
+    `TransitionRefused` where it is not such a run or the user has no permission.
     """
     failed = _find(uuid)
     failed.retry(by=by, reason=reason)
     wake_after_commit(failed.uuid)
 
 
+def fail(uuid: UUID | str, *, by: str, reason: str) -> None:
+    """Give up a queued run, such as one whose version nobody serves: it is dead-lettered.
+
+    It can be retried later. Raises `RunNotFound`, or `TransitionRefused` where it is not queued.
+    """
+    _find(uuid).fail(by=by, reason=reason)
+
+
+def move(uuid: UUID | str, version: str, *, by: str, reason: str = "") -> None:
+    """Have a run executed by workers that serve this version of its agent, and wake it if it is due.
+
+    Its journal stays as it is: code that does not fit it fails the run, and repeats nothing.
+
+    Raises:
+        RunNotFound: there is no such run.
+        TransitionRefused: it is running or ended, or of this version already.
+        PayloadError: the version is too long.
+    """
+    moved = _find(uuid)
+    if moved.move_to_version(version, by=by, reason=reason):
+        wake_after_commit(moved.uuid)
+
+
+# No result was given; None is one.
 NO_RESULT: Any = object()
 
 
@@ -291,29 +333,32 @@ def resolve(
     uuid: UUID | str,
     verdict: Resolution,
     *,
-    by: str,
+    by: Decider,
     reason: str,
     digest: str,
     result: Any = NO_RESULT,
     worker_may_act_confirmed: bool = False,
-) -> None:
+) -> Weight:
     """Give a person's verdict on the write that a run was interrupted in.
 
     'It happened' needs the `result` (JSON) that the step's body, or the agent's tool, would have
     returned, and lets the run go on with it; 'it did not happen' lets the write be executed again;
     'left' closes it. `digest` is the `AgentRun.resolution_digest()` of the state that was shown.
+    Where RESOLVE_NEEDS_SECOND_PERSON, it takes effect when a second person gives the same verdict
+    on the same state; what is returned says whether it did, or is a proposal now.
 
     Raises:
         RunNotFound: there is no such run.
-        TransitionRefused: the state has moved on, there is nothing to resolve, the result is missing,
-            or 'it did not happen' is not confirmed while the former worker may still act.
-        PayloadError: the step can't have had this result.
+        TransitionRefused: the state has moved on, there is nothing to resolve, the reason or the
+            result is missing, 'it did not happen' is not confirmed while the former worker may
+            still act, or this person may not be the second one.
+        ResultRefused: the step can't have had this result.
         UnknownAgent: the agent is not registered here, so that nobody knows what a result looks like.
     """
     doubtful = _find(uuid)
     verdict = Resolution(verdict)
     given = verdict is Resolution.HAPPENED and result is not NO_RESULT
-    doubtful.resolve(
+    weight = doubtful.resolve(
         verdict,
         by=by,
         reason=reason,
@@ -321,8 +366,9 @@ def resolve(
         result=_result_in_doubt(doubtful, result) if given else None,
         worker_may_act_confirmed=worker_may_act_confirmed,
     )
-    if verdict is not Resolution.LEFT:
+    if weight is Weight.TAKES_EFFECT and verdict is not Resolution.LEFT:
         wake_after_commit(doubtful.uuid)
+    return weight
 
 
 def _result_in_doubt(doubtful: AgentRun, result: Any) -> Payload | None:
@@ -361,7 +407,7 @@ def submit_input(
     question = waiting.journal().open_questions().filter(key=step).first()
     if question is not None:
         registry.refuse_answer(waiting.agent, question.arguments, answer)
-    waiting.answer(step, Payload.of(answer), by=by, digest=digest)
+    waiting.answer(step, Payload.given(answer), by=by, digest=digest)
     wake_after_commit(waiting.uuid)
 
 
@@ -378,7 +424,7 @@ def status(uuid: UUID | str) -> RunState:
         agent=found.agent,
         status=RunStatus(found.status),
         reason=found.termination_reason,
-        error=found.error_message,
+        error=found.error_text,
         output=None if found.output is None else found.output.value,
         pending_effect=found.pending_effect,
         resolution=found.resolution,
@@ -399,7 +445,7 @@ def events(uuid: UUID | str, *, after: int = 0) -> list[RunEvent]:
             at=row.at,
             actor=row.actor,
             epoch=row.epoch,
-            data=row.data.value if row.data else {},
+            data=row.details,
         )
         for row in rows
     ]

@@ -12,12 +12,14 @@ from typing import Any, Protocol, TypeVar
 
 from .clock import clock
 from .sqlthread import SqlThread
+from .stopiteration import without_stop_iteration
 
 T = TypeVar("T")
 
 # How long a replay waits for concurrent steps to ask for their records before it calls the journal
-# a misfit.
+# a misfit: seconds, and turns of the loop, of which a busy machine gives few in a second.
 SIBLING_SECONDS = 0.5
+SIBLING_TURNS = 100
 
 
 class Calls(Protocol):
@@ -93,11 +95,12 @@ class LoopCalls:
         return await value if inspect.isawaitable(value) else value
 
     async def siblings(self, settled: Callable[[], bool], progress: Callable[[], object]) -> None:
-        seen, since = progress(), clock()
-        while not settled() and clock() - since < SIBLING_SECONDS:
+        seen, since, turns = progress(), clock(), 0
+        while not settled() and (clock() - since < SIBLING_SECONDS or turns < SIBLING_TURNS):
             await asyncio.sleep(0.002)
+            turns += 1
             if progress() != seen:
-                seen, since = progress(), clock()
+                seen, since, turns = progress(), clock(), 0
 
     async def quiet(self, settled: Callable[[], bool]) -> None:
         # One more turn of the loop, in which siblings that were about to ask do so.
@@ -142,7 +145,7 @@ class CountingExecutor(ThreadPoolExecutor):
         self._futures: set[Future[Any]] = set()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future = super().submit(fn, *args, **kwargs)
+        future = super().submit(without_stop_iteration(fn), *args, **kwargs)
         self._futures.add(future)
         future.add_done_callback(self._futures.discard)
         return future

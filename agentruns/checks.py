@@ -10,11 +10,10 @@ from typing import Any
 from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
-from django.db import connections
+from django.db import connections, transaction
 from django.utils.module_loading import import_string
 
 from .conf import Conf, conf, overrides
-from .tasks import REAP
 
 DJANGO_Q = "agentruns.dispatch.django_q."
 
@@ -70,9 +69,10 @@ def wrong_values() -> Iterator[CheckMessage]:
     for name in Conf.names():
         value, default = getattr(conf, name), getattr(Conf, name).default
         if not fits(value, default):
+            said = "something" if name == "ENCRYPTION_KEYS" else repr(value)
             yield error(
                 "E002",
-                f"AGENTRUNS[{name!r}] is {value!r}, which is of the wrong type.",
+                f"AGENTRUNS[{name!r}] is {said}, which is of the wrong type.",
                 f"It must be of the type of its default, {default!r}.",
             )
         elif is_number(value) and (value < 0 or (value == 0 and name in ABOVE_ZERO)):
@@ -121,19 +121,36 @@ def contradictions() -> Iterator[CheckMessage]:
 
 
 def unusable_paths() -> Iterator[CheckMessage]:
-    paths = [("DISPATCHER", conf.DISPATCHER, "wake")]
+    paths = []
+    if wakes_by_django_q() and not apps.is_installed("django_q"):
+        yield error(
+            "E015",
+            "django-q2 is to wake the runs (DISPATCHER), but 'django_q' is not in INSTALLED_APPS: no "
+            "worker is told of any run.",
+            "Add 'django_q' to INSTALLED_APPS, or name another DISPATCHER.",
+        )
+    else:
+        paths += [("DISPATCHER", conf.DISPATCHER, "wake")]
     paths += [("FAILURE_CLASSIFIERS", path, "") for path in conf.FAILURE_CLASSIFIERS]
+    paths += [("REDACT", conf.REDACT, "")] if conf.REDACT else []
     for name, path, method in paths:
+        hint = "Correct the dotted path; what it names must be in an installed app."
         try:
             found = import_string(path)
         except Exception as problem:
             why = f"can't be imported: {problem}"
+            missing = getattr(problem, "name", None)
+            if missing and not path.startswith(f"{missing}."):
+                hint = f"Install {missing}, which it needs."
         else:
             if callable(found) and (not method or callable(getattr(found, method, None))):
                 continue
             why = f"has no method {method}()" if method else "can't be called"
-        hint = "Correct the dotted path; what it names must be in an installed app."
         yield error("E006", f"{path!r}, which {name} names, {why}.", hint)
+
+
+def wakes_by_django_q() -> bool:
+    return is_dictionary() and str(conf.DISPATCHER).startswith(DJANGO_Q)
 
 
 @register("agentruns")
@@ -198,7 +215,9 @@ def check_database(databases: Sequence[str] | None = None, **_: Any) -> list[Che
         return [unsafe_sqlite()] if synchronous < 2 and not declared else []
     features = connection.features
     if features.supports_transactions and features.has_select_for_update_skip_locked:
-        return []
+        if connection.vendor != "postgresql":
+            return []
+        return [*other_isolation(), *unbounded_transactions()]
     return [
         error(
             "E010",
@@ -208,78 +227,37 @@ def check_database(databases: Sequence[str] | None = None, **_: Any) -> list[Che
     ]
 
 
-@register("agentruns")
-def check_queue(**_: Any) -> list[CheckMessage]:
-    """Judge Q_CLUSTER, where django-q2 wakes the runs."""
-    if not uses_django_q():
-        return []
-    base = getattr(settings, "Q_CLUSTER", {})
-    clusters = {"Q_CLUSTER": base}
-    for name, changes in base.get("ALT_CLUSTERS", {}).items():
-        clusters[f"Q_CLUSTER['ALT_CLUSTERS'][{name!r}]"] = {**base, **changes}
-    return [message for where, cluster in clusters.items() for message in judged(where, cluster)]
-
-
-def uses_django_q() -> bool:
-    if not is_dictionary() or not apps.is_installed("django_q"):
-        return False
-    return str(conf.DISPATCHER).startswith(DJANGO_Q)
-
-
-def judged(where: str, cluster: dict[str, Any]) -> Iterator[CheckMessage]:
-    # What django-q2 takes where nothing is said.
-    timeout, retry = cluster.get("timeout"), cluster.get("retry", 60)
-    if timeout is None:
-        yield warning(
-            "W004",
-            f"{where} has no 'timeout': a worker that hangs is never freed.",
-            "Set it above the longest run, and 'retry' above it.",
-        )
-    elif retry <= timeout:
+def other_isolation() -> Iterator[CheckMessage]:
+    """A statement alone has the session's level, one in `atomic()` the connection's."""
+    connection, levels = connections[conf.DATABASE], set()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('default_transaction_isolation')")
+        levels.add(cursor.fetchone()[0])
+        with transaction.atomic(using=conf.DATABASE):
+            cursor.execute("SELECT current_setting('transaction_isolation')")
+            levels.add(cursor.fetchone()[0])
+    if levels != {"read committed"}:
         yield error(
-            "E011",
-            f"{where}: 'retry' ({retry}) is not above 'timeout' ({timeout}): runs are woken again "
-            "while they work.",
-            "Set 'retry' to more than 'timeout'.",
+            "E013",
+            f"PostgreSQL's isolation level is {', '.join(sorted(levels))}: a guard that waited for a "
+            "lock would judge the run as it was before.",
+            "Use READ COMMITTED, which is the default, for the connection that holds the runs.",
         )
-    if timeout is not None and is_number(conf.MAX_STEP_SECONDS) and timeout < conf.MAX_STEP_SECONDS:
+
+
+def unbounded_transactions() -> Iterator[CheckMessage]:
+    with connections[conf.DATABASE].cursor() as cursor:
+        cursor.execute("SELECT current_setting('idle_in_transaction_session_timeout')")
+        (timeout,) = cursor.fetchone()
+    if timeout == "0":
         yield warning(
-            "W006",
-            f"{where}: 'timeout' ({timeout}) is below MAX_STEP_SECONDS ({conf.MAX_STEP_SECONDS}): a "
-            "step that may still work is interrupted, and if it is a write, its outcome is unknown.",
-            "Raise 'timeout' (it is for a whole run), or lower MAX_STEP_SECONDS.",
+            "W009",
+            "PostgreSQL lets a transaction stay open for ever: a process that is paused inside one "
+            "(a stopped container, a suspended machine) keeps its run locked, and the reaper passes "
+            "by that run.",
+            "ALTER ROLE ... SET idle_in_transaction_session_timeout = '1min', or set it in the "
+            f"'options' of DATABASES[{conf.DATABASE!r}]['OPTIONS'].",
         )
-    if cluster.get("sync"):
-        yield warning(
-            "W005",
-            f"{where}: 'sync' is on: each run is executed inside the call that enqueues it.",
-            "Take it out; for shells and tests there is agentruns.dispatch.immediate.",
-        )
-
-
-@register("agentruns", Tags.database, deploy=True)
-def check_reaper_schedule(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """Look for the reaper's schedule; with `check --deploy --database ...` only.
-
-    Who runs the reaper as a process of its own has none, and ought not to be told at each command.
-    """
-    if not databases or not uses_django_q():
-        return []
-    schedules = apps.get_model("django_q", "Schedule")._default_manager.filter(func=REAP)
-    if schedules.db not in databases:
-        return []
-    if schedules.model._meta.db_table not in connections[schedules.db].introspection.table_names():
-        return []
-    if schedules.exclude(repeats=0).exists():
-        return []
-    return [
-        warning(
-            "W007",
-            "There is no schedule for the reaper: runs whose worker dies would stay as they are.",
-            "Run `manage.py install_reaper_schedule`. If `manage.py reap_stale_agent_runs` runs as a "
-            "process of its own or from cron, which is better, silence agentruns.W007.",
-        )
-    ]
 
 
 def error(number: str, message: str, hint: str) -> CheckMessage:

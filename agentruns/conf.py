@@ -60,11 +60,16 @@ class Conf:
     # After how long a due run that nobody took is woken again; doubles each time up to the maximum.
     WAKE_AGAIN_SECONDS = Setting(60.0)
     WAKE_AGAIN_MAX_SECONDS = Setting(3600.0)
+    # After how long a due run that no worker took is shown as not taken.
+    UNTAKEN_SECONDS = Setting(600.0)
 
     # Whether every write (whatever its effect) needs a person's approval.
     WRITES_NEED_APPROVAL = Setting(False)
     # Whether the person who asked for a run may approve its calls.
     REQUESTER_MAY_APPROVE = Setting(True)
+    # Whether a person's verdict on an interrupted write takes effect only when another person gives
+    # the same one. Where REQUESTER_MAY_APPROVE is off, who asked for the run can't be the second.
+    RESOLVE_NEEDS_SECOND_PERSON = Setting(False)
     # Whether every attempt at a write needs a decision of its own, or one serves all of them.
     APPROVAL_PER_ATTEMPT = Setting(False)
 
@@ -75,6 +80,11 @@ class Conf:
 
     # The largest payload (request, arguments, result, output) in bytes of JSON.
     MAX_PAYLOAD_BYTES = Setting(10 * 1024 * 1024)
+    # Keys (Fernet's) with which payloads are encrypted at rest: the first encrypts, each decrypts. ''
+    # in the first place stores plain.
+    ENCRYPTION_KEYS: Setting[list[str]] = Setting([])
+    # A dotted path to a function from (what, value) to the value that may be shown or kept as a text.
+    REDACT = Setting("")
     # Dotted paths to functions from an exception to a Failure, a FailureClass or None (not mine).
     FAILURE_CLASSIFIERS: Setting[list[str]] = Setting([])
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import NoReturn
+
 from django.db.models import TextChoices
 from django.utils.translation import gettext_lazy as _
 
@@ -22,9 +24,11 @@ ALLOWED_MOVES: dict[RunStatus, frozenset[RunStatus]] = {
     RunStatus.RUNNING: frozenset({RunStatus.QUEUED, *WAITING, *TERMINAL}),
     # With several questions open, an approval shows first; what is left may be for input.
     RunStatus.WAITING_FOR_APPROVAL: frozenset(
-        {RunStatus.QUEUED, RunStatus.WAITING_FOR_INPUT, RunStatus.CANCELLED}
+        {RunStatus.QUEUED, RunStatus.WAITING_FOR_INPUT, RunStatus.CANCELLED, RunStatus.FAILED}
     ),
-    RunStatus.WAITING_FOR_INPUT: frozenset({RunStatus.QUEUED, RunStatus.CANCELLED}),
+    RunStatus.WAITING_FOR_INPUT: frozenset(
+        {RunStatus.QUEUED, RunStatus.CANCELLED, RunStatus.FAILED}
+    ),
     RunStatus.COMPLETED: frozenset(),
     RunStatus.FAILED: frozenset({RunStatus.QUEUED}),
     RunStatus.CANCELLED: frozenset(),
@@ -49,11 +53,23 @@ class TerminationReason(TextChoices):
     INTERRUPTED_WRITE = "interrupted_write", _("interrupted write")
 
 
+# The reasons of a run that failed.
+FAILURES = tuple(
+    reason
+    for reason in TerminationReason
+    if reason not in (TerminationReason.COMPLETED, TerminationReason.CANCELLED)
+)
+
+
 class ToolEffect(TextChoices):
     READ_ONLY = "read_only", _("read only")
     IDEMPOTENT_WRITE = "idempotent_write", _("idempotent write")
     NON_IDEMPOTENT_WRITE = "non_idempotent_write", _("non-idempotent write")
     TRANSACTIONAL_WRITE = "transactional_write", _("transactional write")
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        raise ValueError(f"{value!r} is no effect: use one of {', '.join(cls.values)}")
 
 
 FENCED_EFFECTS = frozenset({ToolEffect.IDEMPOTENT_WRITE, ToolEffect.NON_IDEMPOTENT_WRITE})
@@ -87,6 +103,11 @@ class StepOutcome(TextChoices):
     NOT_STARTED = "not_started", _("did not start")
 
 
+RECORDABLE = frozenset(
+    {StepOutcome.RETURNED, StepOutcome.EFFECT_NOT_APPLIED, StepOutcome.LANDED_WITHOUT_RESULT}
+)
+
+
 class Resolution(TextChoices):
     HAPPENED = "happened", _("it happened")
     DID_NOT_HAPPEN = "did_not_happen", _("it did not happen")
@@ -94,11 +115,19 @@ class Resolution(TextChoices):
 
 
 class Testimony(TextChoices):
-    """What a destination says about a write when it is asked."""
+    """What a destination says about a write when it is asked.
+
+    A verifier gives one of the first three. A 'not landed' counts as too early where the former
+    worker could still act when it was said.
+    """
 
     LANDED = "landed", _("it landed")
     NOT_LANDED = "not_landed", _("it did not land")
     UNKNOWN = "unknown", _("it does not know")
+
+
+# What is asked again.
+UNANSWERED = frozenset({Testimony.UNKNOWN})
 
 
 class FailureClass(TextChoices):
@@ -117,6 +146,8 @@ class EventKind(TextChoices):
     QUEUED = "queued", _("queued")
     WOKEN = "woken", _("woken by a person")
     CLAIMED = "claimed", _("claimed")
+    DECLINED = "declined", _("declined: that worker does not serve it")
+    MOVED = "moved", _("moved to another version")
     LEASE_LOST = "lease_lost", _("lease lost")
     GIVEN_BACK = "given_back", _("given back")
     REQUEUED = "requeued", _("requeued")
@@ -129,8 +160,10 @@ class EventKind(TextChoices):
     PARKED = "parked", _("parked")
     GRANTED = "granted", _("approval granted")
     DENIED = "denied", _("approval denied")
+    APPROVAL_VOID = "approval_void", _("approval void: asked again")
     ANSWERED = "answered", _("input given")
     VERIFIED = "verified", _("verified")
+    RESOLUTION_PROPOSED = "resolution_proposed", _("verdict proposed")
     RESOLVED = "resolved", _("resolved")
     RETRIED = "retried", _("retried by a person")
     LATE_EVIDENCE = "late_evidence", _("late evidence")

@@ -23,12 +23,26 @@ class UnknownAgent(AgentRunError):
         )
 
 
+class NoSuchAgent(UnknownAgent):
+    """Neither a registered agent nor a run has this name."""
+
+    def __str__(self) -> str:
+        known = ", ".join(self.known) or "none"
+        return (
+            f"no run is of an agent {self.name!r}, and none is registered so (registered: {known})"
+        )
+
+
 class RunNotFound(AgentRunError):
     """No run has this uuid."""
 
 
 class PayloadError(AgentRunError, ValueError):
     """A value can't be kept as JSON: its type, depth or size; nothing was written."""
+
+
+class ResultRefused(PayloadError):
+    """A step can't have returned this, by what its agent knows of it; nothing was written."""
 
 
 class PayloadUnreadable(AgentRunError):
@@ -83,6 +97,18 @@ class ApprovalDenied(AgentRunError):
     def __init__(self, note: str = "") -> None:
         super().__init__(note)
         self.note = note
+
+
+class ApprovalVoid(AgentRunError):
+    """An approval does not hold any more; the call is put before a person again."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(key, why)
+        self.key = key
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"the approval {self.key!r} does not hold any more: {self.why}"
 
 
 class EffectLanded(AgentRunError):

@@ -19,6 +19,7 @@ from .exceptions import (
     SegmentInterrupt,
     UnknownAgent,
 )
+from .raised import cause_of, is_a
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +62,22 @@ def classify(error: BaseException) -> Failure:
 
     An interrupted segment is judged by what interrupted it: a failed write by what its body raised.
     """
-    if isinstance(error, SegmentInterrupt) and error.__cause__ is not None:
-        return classify(error.__cause__)
+    cause = cause_of(error) if is_a(error, SegmentInterrupt) else None
+    if cause is not None:
+        return classify(cause)
     configured: list[Classifier] = [import_string(path) for path in conf.FAILURE_CLASSIFIERS]
     for classifier in (*configured, *_registered):
         answer = classifier(error)
         if answer is not None:
             return answer if isinstance(answer, Failure) else Failure(answer)
-    if isinstance(error, ApprovalDenied):
+    if is_a(error, ApprovalDenied):
         return Failure(FailureClass.CLIENT_ERROR, TerminationReason.APPROVAL_DENIED)
     return Failure(_built_in(error))
 
 
 def _built_in(error: BaseException) -> FailureClass:
     for types, failure_class in BUILT_IN:
-        if isinstance(error, types):
+        if is_a(error, *types):
             return failure_class
     return FailureClass.UNKNOWN
 

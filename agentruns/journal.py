@@ -3,15 +3,53 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from .enums import QUESTIONS, StepKind, ToolEffect
+from django.db import connections
+
+from .conf import conf
+from .enums import QUESTIONS, RECORDABLE, StepKind, StepState, ToolEffect
 from .exceptions import AgentRunError, JournalMismatch
 from .fields import Payload, label
 from .models import Step, StepCall
 
 if TYPE_CHECKING:
     from .models import AgentRun
+    from .models.step import Ending
+
+
+RESULT = "SELECT result FROM agentruns_step WHERE run_id = %s AND recorded_key = %s"
+
+
+class Line(NamedTuple):
+    """What a replay reads of an attempt, and nothing else."""
+
+    key: str
+    attempt: int
+    recorded_key: str | None
+    kind: str
+    name: str
+    effect: str
+    state: str
+    outcome: str
+    digest: str
+    error: str
+
+    @classmethod
+    def recorded(cls, call: StepCall, ending: Ending) -> Line:
+        """What the journal has of a call that was just recorded with this ending."""
+        return cls(
+            key=call.key,
+            attempt=call.attempt,
+            recorded_key=call.key,
+            kind=call.kind,
+            name=call.name,
+            effect=call.effect,
+            state=StepState.RECORDED,
+            outcome=ending.outcome,
+            digest=call.digest,
+            error=ending.error,
+        )
 
 
 class Journal:
@@ -19,11 +57,11 @@ class Journal:
 
     def __init__(self, run: AgentRun) -> None:
         self._run = run
-        self._recorded: dict[str, Step] = {}
-        self._unconsumed: dict[str, Step] = {}
+        self._recorded: dict[str, Line] = {}
+        self._unconsumed: dict[str, Line] = {}
         self._questions: list[str] = []
         # The last attempt of each step, recorded or not.
-        self._attempted: dict[str, Step] = {}
+        self._attempted: dict[str, Line] = {}
         self._attempts: Counter[str] = Counter()
         self._calls: Counter[str] = Counter()
         self._callers: dict[str, tuple[int, int]] = {}
@@ -31,9 +69,16 @@ class Journal:
         self._position = 0
 
     def load(self) -> None:
-        """Read the recorded steps, without their payloads. On the SQL thread."""
+        """Read the recorded steps, without their payloads. On the SQL thread.
+
+        Raises:
+            JournalMismatch: a step says what no version of this code writes; the message names it.
+        """
         self._attempts.clear()
-        for step in self._run.steps.without_payloads().order_by("pk"):
+        rows = Step.objects.filter(run_id=self._run.pk).order_by("pk")
+        for row in rows.values_list(*Line._fields):
+            step = Line(*row)
+            refuse_damaged(step)
             self._attempts[step.key] += 1
             self._attempted[step.key] = step
             if step.recorded_key is not None:
@@ -62,7 +107,7 @@ class Journal:
             key=label(key, "a step's key", 255),
             name=label(name, "a step's name"),
             kind=StepKind(kind),
-            effect=ToolEffect(effect),
+            effect=_effect(name, effect),
             arguments=stored,
             digest=digest if digest is not None else stored.digest if stored else "",
             position=self._position,
@@ -89,7 +134,7 @@ class Journal:
             raise AgentRunError(f"step {name!r}: the key {key!r} was given to another call")
         return key
 
-    def replay(self, call: StepCall) -> Step | None:
+    def replay(self, call: StepCall) -> Line | None:
         """The recorded step of this call, or None where it is to be executed.
 
         Raises:
@@ -107,7 +152,7 @@ class Journal:
         self._unconsumed.pop(call.key, None)
         return step
 
-    def remember(self, step: Step) -> None:
+    def remember(self, step: Line) -> None:
         """Keep a step that this segment recorded, so that its key is replayed if asked for again."""
         self._attempts[step.key] = step.attempt
         self._recorded[step.key] = step
@@ -117,6 +162,11 @@ class Journal:
         for known in self._questions:
             if known == key or (known.startswith(key) and known[len(key) :].isdecimal()):
                 self._unconsumed.pop(known, None)
+
+    def forget(self, key: str) -> None:
+        """Drop a recorded step that was taken out of the journal: it is asked for anew."""
+        self._recorded.pop(key, None)
+        self._unconsumed.pop(key, None)
 
     def is_known(self, call: StepCall) -> bool:
         """Whether an earlier attempt at this call was started."""
@@ -141,6 +191,23 @@ class Journal:
             )
 
 
+def _effect(step: str, said: str) -> ToolEffect:
+    try:
+        return ToolEffect(said)
+    except ValueError as error:
+        raise ValueError(f"the effect of step {step!r}: {error}") from None
+
+
+def read_result(run: AgentRun, key: str) -> Payload | None:
+    """The result of a recorded step: a statement that replays send often, on every database."""
+    with connections[conf.DATABASE].cursor() as cursor:
+        cursor.execute(RESULT, [run.pk, key])
+        row = cursor.fetchone()
+    if row is None:
+        raise Step.DoesNotExist(f"step {key} of run {run.uuid} was deleted")
+    return None if row[0] is None else Payload(row[0])
+
+
 def _caller() -> tuple[int, int]:
     """Who calls: the thread, and its task where an event loop runs in it."""
     try:
@@ -150,7 +217,26 @@ def _caller() -> tuple[int, int]:
     return threading.get_ident(), id(task)
 
 
-def refuse_another(step: Step, call: StepCall) -> None:
+def refuse_damaged(step: Line) -> None:
+    """Refuse an attempt of an unknown state or end: whether it happened could not be told from it.
+
+    Raises:
+        JournalMismatch: says which column it is.
+    """
+    recorded = step.recorded_key is not None
+    for what, known in (
+        ("state", step.state in StepState.values),
+        ("effect", step.effect in ToolEffect.values),
+        ("outcome", not recorded or step.outcome in RECORDABLE),
+    ):
+        if not known:
+            raise JournalMismatch(
+                f"step {step.key!r}: the journal has {what} {getattr(step, what)!r}, which says nothing "
+                "to this version"
+            )
+
+
+def refuse_another(step: Line, call: StepCall) -> None:
     """Refuse a call that is not the one which the journal has under its key.
 
     Raises:

@@ -2,18 +2,28 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
-from django.db import DataError, transaction
+from django.db import DataError, OperationalError, transaction
 
-from . import verification
+from . import hotpath, setreaper, verification
 from .conf import conf
 from .dispatch import wake_all
 from .models import AgentRun
 from .verdict import Action, Verdict
 
 logger = logging.getLogger(__name__)
+
+# A stale run, and what became of it.
+Outcome = tuple["AgentRun | setreaper.StaleRun | int", "Verdict | Exception"]
+ERROR = "error"
+# How many runs a report names.
+MOST_LISTED = 1000
+# Of more woken runs than this, only their number is said.
+MOST_WOKEN_LISTED = 20
 
 
 @dataclass
@@ -31,30 +41,67 @@ class Reaped:
 class ReapReport:
     """What a sweep did (or, in a dry run, would do)."""
 
+    # The first of them; all are counted.
     runs: list[Reaped] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
     woken: int = 0
+    woken_runs: list[UUID] = field(default_factory=list)
     asked: int = 0
+    # Wake-ups that the broker did not take; a later sweep sends them again.
+    not_sent: int = 0
     dry_run: bool = False
+
+    def add(self, found: Iterable[Outcome]) -> None:
+        for run, end in found:
+            self.counts[end.action.value if isinstance(end, Verdict) else ERROR] += 1
+            if self.has_room:
+                self.runs.append(reaped(run, end))
+
+    def add_set(self, batch: setreaper.Batch) -> None:
+        for verdict, number in batch.verdicts.items():
+            self.counts[verdict.action.value] += number
+        self.runs += [reaped(*found) for found in batch.runs[: MOST_LISTED - len(self.runs)]]
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the next run is named, too."""
+        return len(self.runs) < MOST_LISTED
+
+    @property
+    def reaped(self) -> int:
+        return self.counts.total()
 
     @property
     def errors(self) -> list[Reaped]:
         return [run for run in self.runs if run.error]
 
+    @property
+    def failures(self) -> str:
+        """What of the sweep did not succeed, in words; empty if all of it did."""
+        failed = {
+            "runs that could not be reaped": self.counts[ERROR],
+            "wake-ups that could not be sent": self.not_sent,
+        }
+        return ", ".join(f"{what}: {count}" for what, count in failed.items() if count)
+
     def as_dict(self) -> dict[str, Any]:
-        counts = Counter(run.action for run in self.runs)
+        counts = self.counts
         return {
             "dry_run": self.dry_run,
             "requeued": counts[Action.REQUEUE.value],
             "dead_lettered": counts[Action.DEAD_LETTER.value],
             "cancelled": counts[Action.CANCEL.value],
-            "errors": len(self.errors),
+            "errors": counts[ERROR],
             "woken": self.woken,
+            "woken_runs": [str(uuid) for uuid in self.woken_runs],
             "asked": self.asked,
+            "not_sent": self.not_sent,
             "runs": [vars(run) for run in self.runs],
+            "not_listed": self.reaped - len(self.runs),
         }
 
 
-def sweep(*, limit: int | None = None, batch_size: int = 500, dry_run: bool = False) -> ReapReport:
+def sweep(*, limit: int | None = None, batch_size: int = 1000, dry_run: bool = False) -> ReapReport:
     """Reap RUNNING runs whose lease has expired, then wake QUEUED ones that are due.
 
     Runs that were interrupted in a write whose destination can be asked are put before a worker.
@@ -63,61 +110,101 @@ def sweep(*, limit: int | None = None, batch_size: int = 500, dry_run: bool = Fa
     not stop the rest. If the process dies here, the next sweep goes on.
     """
     report = ReapReport(dry_run=dry_run)
-    after = 0
-    while limit is None or len(report.runs) < limit:
-        size = batch_size if limit is None else min(batch_size, limit - len(report.runs))
-        pks = list(
-            AgentRun.objects.stale()
-            .filter(pk__gt=after)
-            .order_by("pk")
-            .values_list("pk", flat=True)[:size]
-        )
-        if not pks:
-            break
-        after = pks[-1]
-        report.runs += _reap_batch(pks, dry_run)
-    report.woken = _wake(limit, batch_size, dry_run)
-    if not dry_run:
-        report.asked = wake_all(verification.take_due(batch_size))
+    sets = setreaper.SetReaper() if hotpath.has_statements() and not dry_run else None
+    after: int | None = 0
+    while after is not None and (limit is None or report.reaped < limit):
+        size = batch_size if limit is None else min(batch_size, limit - report.reaped)
+        after = _reap_batch(report, sets, after, size)
+    if dry_run:
+        report.woken = _would_be_woken(limit)
+        return report
+    _wake(report, limit, batch_size)
+    report.asked = _send(report, verification.take_due(batch_size))
     return report
 
 
-def _reap_batch(pks: list[int], dry_run: bool) -> list[Reaped]:
-    """Reap these runs in one transaction; one by one if a row can't even be read."""
+def _reap_batch(
+    report: ReapReport, sets: setreaper.SetReaper | None, after: int, size: int
+) -> int | None:
+    """Reap the next runs in one transaction: by sets where the database can, else row by row.
+
+    Returns the highest primary key of them; None where there are none.
+    """
+    if sets is not None:
+        try:
+            batch = sets.reap(after, size, named=report.has_room)
+        except Exception as error:
+            logger.warning("%s in a batch of stale runs: row by row", type(error).__name__)
+        else:
+            report.add_set(batch)
+            return batch.last
+    stale = AgentRun.objects.stale().filter(pk__gt=after).order_by("pk")
+    pks = list(stale.values_list("pk", flat=True)[:size])
+    report.add(_reap_rows(pks, report.dry_run))
+    return pks[-1] if pks else None
+
+
+def _reap_rows(pks: list[int], dry_run: bool) -> list[Outcome]:
+    """Reap these runs in one transaction; one by one if that is lost, or a row can't even be read."""
     try:
         with transaction.atomic(using=conf.DATABASE):
             return [_reap_one(run, dry_run) for run in AgentRun.objects.lock_stale(pks)]
+    except OperationalError:
+        if len(pks) == 1:
+            raise
+        return [reaped for pk in pks for reaped in _reap_rows([pk], dry_run)]
     except DataError as error:
         if len(pks) > 1:
-            return [reaped for pk in pks for reaped in _reap_batch([pk], dry_run)]
+            return [reaped for pk in pks for reaped in _reap_rows([pk], dry_run)]
         logger.exception("the run with the primary key %s can't be read", pks[0])
-        return [Reaped(f"pk {pks[0]}", "", "error", error=f"{type(error).__name__}: {error}")]
+        return [(pks[0], error)]
 
 
-def _reap_one(run: AgentRun, dry_run: bool) -> Reaped:
+def _reap_one(run: AgentRun, dry_run: bool) -> Outcome:
     try:
         with transaction.atomic(using=conf.DATABASE):
             verdict = run.verdict(None) if dry_run else run.reap()
     except Exception as error:
+        if transaction.get_rollback(using=conf.DATABASE):
+            # A deadlock on MariaDB, or a lost connection: the batch is lost, not only this run.
+            raise
         logger.exception("run %s could not be reaped", run.uuid)
-        return Reaped(str(run.uuid), run.agent, "error", error=f"{type(error).__name__}: {error}")
-    return reaped(run, verdict)
+        return run, error
+    return run, verdict
 
 
-def reaped(run: AgentRun, verdict: Verdict) -> Reaped:
-    return Reaped(str(run.uuid), run.agent, verdict.action.value, str(verdict.reason or ""))
+def reaped(run: AgentRun | setreaper.StaleRun | int, end: Verdict | Exception) -> Reaped:
+    """One line of a report; of a row that can't be read, only its primary key is known."""
+    uuid, agent = (f"pk {run}", "") if isinstance(run, int) else (str(run.uuid), run.agent)
+    if isinstance(end, Verdict):
+        return Reaped(uuid, agent, end.action.value, str(end.reason or ""))
+    return Reaped(uuid, agent, ERROR, error=f"{type(end).__name__}: {end}")
 
 
-def _wake(limit: int | None, batch_size: int, dry_run: bool) -> int:
-    if dry_run:
-        waiting: int = AgentRun.objects.unwoken().count()
-        return waiting if limit is None else min(waiting, limit)
-    taken = woken = 0
-    while limit is None or taken < limit:
-        size = batch_size if limit is None else min(batch_size, limit - taken)
+def _would_be_woken(limit: int | None) -> int:
+    waiting: int = AgentRun.objects.unwoken().count()
+    return waiting if limit is None else min(waiting, limit)
+
+
+def _wake(report: ReapReport, limit: int | None, batch_size: int) -> None:
+    left = limit
+    while left is None or left > 0:
+        size = batch_size if left is None else min(batch_size, left)
         uuids = AgentRun.objects.take_unwoken(size)
         if not uuids:
             break
-        taken += len(uuids)
-        woken += wake_all(uuids)
-    return woken
+        left = left and left - len(uuids)
+        _note_woken(report, uuids, wake_all(uuids))
+
+
+def _note_woken(report: ReapReport, uuids: list[UUID], sent: int) -> None:
+    report.woken += sent
+    report.not_sent += len(uuids) - sent
+    named = report.not_sent == 0 and report.woken <= MOST_WOKEN_LISTED
+    report.woken_runs = [*report.woken_runs, *uuids] if named else []
+
+
+def _send(report: ReapReport, uuids: list[UUID]) -> int:
+    sent = wake_all(uuids)
+    report.not_sent += len(uuids) - sent
+    return sent

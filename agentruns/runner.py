@@ -15,19 +15,22 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
 
-from . import registry
+from . import hotrun, registry
 from .calls import CountingExecutor
 from .clock import clock
 from .conf import conf
 from .dispatch import wake_after_commit
 from .enums import FailureClass, RunMode, StepOutcome
-from .exceptions import GivenBack, LeaseLost, Parked
+from .exceptions import CancelRequested, GivenBack, LeaseLost, Parked
 from .failures import Failure, classify
-from .fields import Payload, storable
+from .fields import Payload
 from .interrupts import termination_asks
+from .raised import cause_of, class_name, is_a
+from .redaction import told
 from .segment import Segment
 from .sqlthread import on_new_connections
 from .telemetry import span
+from .tracebacks import log_error
 from .verdict import Action, Verdict
 
 if TYPE_CHECKING:
@@ -38,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 # How many synchronous bodies of one segment run at a time.
 BODY_THREADS = 8
+# What ends a segment without anything having failed.
+NO_FAILURES = (Parked, LeaseLost, GivenBack, CancelRequested)
 
 
 @dataclass(frozen=True)
@@ -64,23 +69,23 @@ def execute_claimed(run: AgentRun, claim: Claim) -> SegmentEnd:
     segment can't be ended, the run is left to the reaper and SystemExit is raised.
     """
     segment = Segment(run, claim)
-    try:
-        asked_to_stop = partial(stop, segment)
-        with (
-            termination_asks(asked_to_stop) if is_background(run) else nullcontext(),
-            span(
-                f"agent run segment {run.agent}",
-                parent=run.trace_context,
-                run=str(run.uuid),
-                agent=run.agent,
-                epoch=claim.epoch,
-                owner=claim.owner,
-                correlation_id=run.correlation_id,
-            ),
-        ):
+    asked_to_stop = partial(stop, segment)
+    with (
+        termination_asks(asked_to_stop) if is_background(run) else nullcontext(),
+        span(
+            f"agent run segment {run.agent}",
+            parent=run.trace_context,
+            run=str(run.uuid),
+            agent=run.agent,
+            epoch=claim.epoch,
+            owner=claim.owner,
+            correlation_id=run.correlation_id,
+        ),
+    ):
+        try:
             return _execute(segment)
-    finally:
-        segment.close()
+        finally:
+            segment.close()
 
 
 def is_background(run: AgentRun) -> bool:
@@ -102,7 +107,7 @@ def _execute(segment: Segment) -> SegmentEnd:
         try:
             output = _call(registry.get(segment.run.agent).execute, segment)
         finally:
-            segment.settling = True
+            segment.heartbeat.settling = True
             _end_steps(segment)
         segment.refuse_unfinished()
         _complete(segment, output)
@@ -112,13 +117,13 @@ def _execute(segment: Segment) -> SegmentEnd:
         logger.error("run %s is left to the reaper: %s", segment.run.uuid, error)
         raise SystemExit(1) from error
     except BaseException as raised:
-        segment.settling = True
-        ended_by = segment.interrupt or raised
+        segment.heartbeat.settling = True
+        ended_by = raised if segment.interrupt is None else segment.interrupt
         _settle(segment, ended_by)
         # What ends the process inside a write has become the cause of that write's interrupt.
-        for cause in (raised, raised.__cause__):
-            if isinstance(cause, (SystemExit, KeyboardInterrupt)):
-                raise cause  # noqa: B904
+        for ending in (raised, cause_of(raised)):
+            if ending is not None and is_a(ending, SystemExit, KeyboardInterrupt):
+                raise ending  # noqa: B904
         return SegmentEnd(ended_by)
 
 
@@ -147,18 +152,34 @@ def _call_on_loop(execute: Callable[[Segment], Any], segment: Segment) -> Any:
     runner = asyncio.Runner()
     loop = runner.get_loop()
     loop.set_default_executor(threads)
-    main = loop.create_task(execute(segment))
+    main = loop.create_task(_ended(execute, segment))
     segment.cancel_loop = partial(loop.call_soon_threadsafe, main.cancel)
     why = ""
     try:
-        return loop.run_until_complete(main)
+        output, raised = loop.run_until_complete(main)
+        if raised is not None:
+            raise raised
+        return output
     except BaseException as error:
-        why = f"{type(error).__name__}: {storable(error)}"
+        why = f"{class_name(error)}: {told(error)}"
         raise
     finally:
         segment.cancel_loop = None
         _end_everything(loop, threads, why)
         runner.close()
+
+
+async def _ended(
+    execute: Callable[[Segment], Any], segment: Segment
+) -> tuple[Any, BaseException | None]:
+    """What the function gave or raised: an error that its task ends with can hang the loop.
+
+    asyncio asks it for its class, which it may refuse to tell.
+    """
+    try:
+        return await execute(segment), None
+    except BaseException as error:
+        return None, error
 
 
 def _end_everything(loop: asyncio.AbstractEventLoop, threads: CountingExecutor, why: str) -> None:
@@ -186,36 +207,64 @@ def _end_everything(loop: asyncio.AbstractEventLoop, threads: CountingExecutor, 
 def _complete(segment: Segment, output: Any) -> None:
     payload = Payload.of(output)
     usage = None if segment.usage is None else Payload.of(segment.usage)
-    _on_sql_thread(segment, lambda: segment.run.complete(segment.claim, payload, usage))
+    _on_sql_thread(segment, lambda: hotrun.complete(segment.run, segment.claim, payload, usage))
 
 
 def _settle(segment: Segment, error: BaseException) -> None:
     """Bring the row in order after a segment that did not complete. Never raises."""
-    if isinstance(error, Parked):
+    if is_a(error, Parked):
         return
+    verdict = None
     try:
-        if isinstance(error, LeaseLost):
+        if is_a(error, LeaseLost):
             raise error
         verdict = _on_sql_thread(segment, partial(_take_back, segment, error))
     except LeaseLost as lost:
-        logger.warning("run %s was lost: %s", segment.run.uuid, lost)
+        logger.warning("run %s was lost: %s", segment.run.uuid, told(lost))
         _keep_evidence(segment)
-    except Exception:
-        logger.exception("run %s is left to the reaper", segment.run.uuid)
+    except Exception as why:
+        log_error(
+            logger, logging.ERROR, "run %s is left to the reaper", segment.run.uuid, error=why
+        )
     else:
         logger.info("run %s: %s", segment.run.uuid, verdict)
-        if isinstance(error, GivenBack) and verdict.action is Action.REQUEUE:
+        if is_a(error, GivenBack) and verdict.action is Action.REQUEUE:
             wake_after_commit(segment.run.uuid)
+    if not is_a(error, *NO_FAILURES):
+        _log_failure(segment, error, verdict)
+
+
+def _log_failure(segment: Segment, error: BaseException, verdict: Verdict | None) -> None:
+    """Say once what ended a segment, with its traceback: the row has its class and text alone.
+
+    `verdict` is what was made of the run; None where that is left to others.
+    """
+    dead = verdict is not None and verdict.action is Action.DEAD_LETTER
+    log_error(
+        logger,
+        logging.ERROR if dead else logging.WARNING,
+        "run %s of %s failed with %s (%s)",
+        segment.run.uuid,
+        segment.run.agent,
+        class_name(error),
+        verdict.reason or verdict.action.value if verdict else "left to others",
+        error=error,
+        extra={
+            "run": str(segment.run.uuid),
+            "epoch": segment.claim.epoch,
+            "owner": segment.claim.owner,
+        },
+    )
 
 
 def _take_back(segment: Segment, error: BaseException) -> Verdict:
-    if isinstance(error, GivenBack):
+    if is_a(error, GivenBack):
         return segment.run.give_back(segment.claim)
     attempt, ending = segment.unrecorded or (None, None)
     # Together, so that nobody gives a verdict between them without having seen the evidence.
     with transaction.atomic(using=conf.DATABASE):
         verdict = segment.run.recover(
-            segment.claim, _failure(error), error, attempt, segment.body_is_over
+            segment.claim, _failure(error), error, attempt, ending, segment.body_is_over
         )
         if attempt is not None and ending is not None and ending.outcome is not StepOutcome.RAISED:
             segment.run.add_late_evidence(segment.claim, attempt, ending)
@@ -225,8 +274,9 @@ def _take_back(segment: Segment, error: BaseException) -> Verdict:
 def _failure(error: BaseException) -> Failure:
     try:
         return classify(error)
-    except Exception:
-        logger.exception("a failure classifier failed")
+    # On the SQL thread, where no signal raises: whatever it is, it is the classifier's.
+    except BaseException as why:
+        log_error(logger, logging.ERROR, "a failure classifier failed", error=why)
         return Failure(FailureClass.UNKNOWN)
 
 
@@ -240,8 +290,10 @@ def _keep_evidence(segment: Segment) -> None:
             segment,
             lambda: segment.run.add_late_evidence(segment.claim, step, ending),
         )
-    except Exception:
-        logger.exception("late evidence about step %s was lost", step.key)
+    except Exception as why:
+        log_error(
+            logger, logging.ERROR, "late evidence about step %s was lost", step.key, error=why
+        )
 
 
 def _on_sql_thread(segment: Segment, function: Callable[[], Any]) -> Any:

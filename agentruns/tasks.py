@@ -1,24 +1,30 @@
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
+from . import hotrun, registry
 from .exceptions import AgentRunError
-from .models import AgentRun
 from .reaper import sweep
+from .retention import purge as purge_runs
 from .runner import execute_claimed, owner_name
 from .verification import verify
 
 # What a queue's schedule calls to reap.
 REAP = "agentruns.tasks.reap"
+# What a queue's schedule calls to delete old runs.
+PURGE = "agentruns.tasks.purge"
 
 
 def execute(uuid: str) -> None:
     """Claim this run and execute it until it settles, parks or is taken back: what a queue calls.
 
-    A message that is late, early, stale or a duplicate finds nothing to claim and does nothing. For
-    a run that was interrupted in a write, the destination is asked whether it happened.
+    A message that is late, early, stale or a duplicate finds nothing to claim and does nothing. A run
+    of an agent or a version that this process does not have stays queued for one that has it. For a
+    run that was interrupted in a write, the destination is asked whether it happened.
     """
-    taken = AgentRun.objects.claim(UUID(uuid), owner_name("queue"))
+    taken = hotrun.claim(UUID(uuid), owner_name("queue"), registry.served())
     if taken is not None:
         execute_claimed(*taken)
     else:
@@ -36,11 +42,20 @@ def reap() -> dict[str, int]:
     """Sweep once: for a queue's own schedules. Returns how many runs met which end.
 
     Raises:
-        AgentRunError: some runs could not be reaped; the others were.
+        AgentRunError: some runs could not be reaped, or not be woken; the others were.
     """
     report = sweep()
-    if report.errors:
-        failed = "; ".join(f"{run.uuid}: {run.error}" for run in report.errors)
-        raise AgentRunError(f"{len(report.errors)} runs could not be reaped: {failed}")
+    if report.failures:
+        errors = "; ".join(f"{run.uuid}: {run.error}" for run in report.errors)
+        raise AgentRunError(" | ".join(filter(None, (report.failures, errors))))
     done = report.as_dict()
     return {name: done[name] for name in ("requeued", "dead_lettered", "cancelled", "woken")}
+
+
+def purge(
+    *, settled_days: float | None = None, unfinished_days: float | None = None
+) -> dict[str, Any]:
+    """Delete old runs, as `purge_agent_runs` does: for a queue's own schedules."""
+    settled = None if settled_days is None else timedelta(days=settled_days)
+    unfinished = None if unfinished_days is None else timedelta(days=unfinished_days)
+    return purge_runs(settled=settled, unfinished=unfinished).as_dict()

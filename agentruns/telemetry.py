@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from .raised import class_name
+
 try:
     from opentelemetry import trace
     from opentelemetry.propagate import extract, inject
@@ -36,7 +38,7 @@ def span(name: str, *, parent: str = "", **attributes: str | int) -> Iterator[No
         try:
             yield
         except BaseException as error:
-            current.set_status(trace.StatusCode.ERROR, type(error).__name__)
+            current.set_status(trace.StatusCode.ERROR, class_name(error))
             raise
 
 

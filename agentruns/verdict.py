@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 
-from .enums import RETRYABLE_FAILURES, TerminationReason, ToolEffect
+from .enums import RETRYABLE_FAILURES, Resolution, RunMode, TerminationReason, ToolEffect
+from .exceptions import TransitionRefused
 from .failures import Failure
 
 # A stranger's header must not put a run off for ever.
@@ -37,6 +38,14 @@ def may_retry_after_fence(pending_effect: str) -> bool:
     return pending_effect != ToolEffect.NON_IDEMPOTENT_WRITE
 
 
+def is_executable_again(mode: str, *, has_request: bool) -> bool:
+    """Whether a run can be executed in the background: it has a request, and no caller waits for it.
+
+    One that parked or was resolved is queued from then on.
+    """
+    return has_request and mode == RunMode.QUEUED
+
+
 def decide(
     *,
     fence: str,
@@ -64,6 +73,57 @@ def decide(
     if requeue_count >= max_requeues:
         return Verdict(Action.DEAD_LETTER, TerminationReason.RETRIES_EXHAUSTED)
     return Verdict(Action.REQUEUE)
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """A person's verdict on an interrupted write.
+
+    `state` is the digest of the state that it is based on, `result` a keyed one of the result it names,
+    `user` the primary key of the account, which keeps it when it is renamed; '' for a label.
+    """
+
+    by: str
+    verdict: Resolution
+    state: str
+    result: str = ""
+    user: str = ""
+
+    def is_of_the_same_person_as(self, other: Opinion) -> bool:
+        return same_name(self.by, other.by) or (bool(self.user) and self.user == other.user)
+
+
+def same_name(one: str, other: str) -> bool:
+    """Whether two names may stand for one person: a command line takes whatever is typed."""
+    return one.strip().casefold() == other.strip().casefold()
+
+
+class Weight(Enum):
+    """What a verdict on an interrupted write does."""
+
+    TAKES_EFFECT = "takes_effect"
+    PROPOSES = "proposes"
+    PROPOSES_ANOTHER = "proposes_another"
+
+
+def weigh(given: Opinion, proposed: Opinion | None, *, may_second: bool) -> Weight:
+    """What a person's verdict does where a second person is needed.
+
+    It takes effect if it is what somebody else proposed, on the same state and with the same result;
+    anything else is a new proposal. A proposal on a state that has moved on counts no more.
+
+    Raises:
+        TransitionRefused: it seconds one's own proposal, or this person may not be the second.
+    """
+    if proposed is None or proposed.state != given.state:
+        return Weight.PROPOSES
+    if (proposed.verdict, proposed.result) != (given.verdict, given.result):
+        return Weight.PROPOSES_ANOTHER
+    if given.is_of_the_same_person_as(proposed):
+        raise TransitionRefused(f"{given.by} proposed this: another person must say the same")
+    if not may_second:
+        raise TransitionRefused(f"{given.by} asked for the run and may not be the second person")
+    return Weight.TAKES_EFFECT
 
 
 def retry_delay(

@@ -31,7 +31,6 @@ def take_due(limit: int) -> list[UUID]:
         return []
     in_doubt = AgentRun.objects.unresolved().filter(
         verifiable,
-        termination_reason=TerminationReason.INTERRUPTED_WRITE,
         pending_step__in=Step.objects.due_for_asking(),
     )
     return list(in_doubt.order_by("finished_at").values_list("uuid", flat=True)[:limit])
@@ -88,20 +87,26 @@ def _take(uuid: UUID) -> Asking | None:
 
 
 def _ask(run: AgentRun, step: Step, verifier: Verifier) -> Answer:
-    doubt = WriteInDoubt(
-        run=run.uuid,
-        step=step.name,
-        idempotency_key=step.idempotency_key,
-        arguments=None if step.arguments is None else step.arguments.value,
-        started_at=step.started_at,
-    )
     try:
+        doubt = WriteInDoubt(
+            run=run.uuid,
+            step=step.name,
+            idempotency_key=step.idempotency_key,
+            arguments=None if step.arguments is None else step.arguments.value,
+            started_at=step.started_at,
+        )
         answer = verifier.ask(doubt)
         if answer.testimony is not Testimony.LANDED:
             return answer
         return replace(answer, result=registry.journaled_result(run.agent, step, answer.result))
     except Exception as error:
-        logger.exception("the verification of run %s failed", run.uuid)
+        # What the destination said is in the traceback, too.
+        logger.error(
+            "the verification of run %s failed: %s",
+            run.uuid,
+            type(error).__name__,
+            exc_info=not conf.REDACT,
+        )
         return Answer(Testimony.UNKNOWN, note=f"{type(error).__name__}: {error}")
 
 
@@ -124,11 +129,11 @@ def _act(asking: Asking, answer: Answer) -> None:
 
 
 def _ask_again_when_the_worker_is_gone(row: AgentRun, step: Step, answer: Answer) -> None:
-    """Keep a 'no' that came too early out of a person's sight; it spends no asking."""
+    """Write a 'no' down as one that came too early; it spends no asking."""
     Step.objects.filter(pk=step.pk).update(
         asked_count=F("asked_count") - 1, ask_after=from_now(conf.MAX_STEP_SECONDS)
     )
-    note = f"not yet, and the former worker may still act; {answer.note}"
+    note = " ".join(filter(None, ("too early to count:", answer.note)))
     row.add_testimony(step, Testimony.UNKNOWN, actor=f"verify:{step.name}", note=note)
 
 
@@ -142,9 +147,9 @@ def _give_verdict(
             reason=f"the destination said: {answer.testimony.label}",
             digest=row.resolution_digest(),
             result=answer.result,
-            # A final destination refuses this key from now on, whoever still acts.
+            # A final destination carries out the former request no more, whoever still acts.
             worker_may_act_confirmed=verifier.is_final,
-            spends_retry=True,
+            by_destination=True,
         )
     except TransitionRefused as refusal:
         logger.warning("run %s: %s", row.uuid, refusal)

@@ -12,7 +12,7 @@ import os
 from typing import Any
 
 from settings.base import *  # noqa: F403
-from settings.base import AGENTRUNS, BASE_DIR, INSTALLED_APPS, Q_CLUSTER
+from settings.base import AGENTRUNS, BASE_DIR, INSTALLED_APPS, MIDDLEWARE, Q_CLUSTER
 from settings.database import database
 
 
@@ -25,7 +25,12 @@ SECRET_KEY = "insecure: for tests only"  # noqa: S105
 ALLOWED_HOSTS = ["127.0.0.1", "localhost", "testserver"]
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
+# Newer Djangos have a setting for what tests do with mail, and warn where it is missing.
+MAILERS = {"default": {"BACKEND": "django.core.mail.backends.locmem.EmailBackend"}}
+
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.project"]
+# Every page that a test looks at with a browser works under this.
+MIDDLEWARE = [*MIDDLEWARE, "tests.project.middleware.strict_policy"]
 
 DATABASES = {
     "default": database(

@@ -9,10 +9,10 @@ from urllib.parse import urlencode
 
 from django.utils.translation import gettext_lazy as _
 
-from ..enums import TerminationReason
+from ..enums import FAILURES, RunStatus, TerminationReason
 from ..models import AgentRun
-from .filters import FAILURES
-from .wording import duration, moment, what_is_known, write_name
+from ..models.querysets import ORDERS, list_order
+from .wording import duration, moment, step_in_flight, what_is_known, write_name
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrOrPromise
@@ -29,12 +29,15 @@ OTHER_FAILURES = tuple(
 
 @dataclass(frozen=True)
 class Group:
-    """One section of the desk: which runs, in which order, and where the list shows all of them."""
+    """One section of the desk: which runs, and where the list shows all of them.
+
+    Each part is in an order that an index serves; of several, the newest of all are shown.
+    """
 
     key: str
     title: _StrOrPromise
     about: _StrOrPromise
-    select: Callable[[AgentRunQuerySet], AgentRunQuerySet]
+    parts: Callable[[AgentRunQuerySet], list[AgentRunQuerySet]]
     filters: dict[str, str]
 
     @property
@@ -42,45 +45,51 @@ class Group:
         return urlencode(self.filters)
 
 
+def dead_for(runs: AgentRunQuerySet, reason: TerminationReason) -> AgentRunQuerySet:
+    return (
+        runs.dead_lettered()
+        .filter(termination_reason=reason)
+        .order_by(*list_order(reasons=[reason]))
+    )
+
+
 GROUPS = (
     Group(
         "interrupted",
         _("Interrupted writes"),
         _("A write was started and its end is not known. A person decides. The oldest first."),
-        lambda runs: (
-            runs.unresolved()
-            .filter(termination_reason=TerminationReason.INTERRUPTED_WRITE)
-            .order_by("finished_at")
-        ),
+        lambda runs: [runs.unresolved().order_by(*ORDERS["unresolved"])],
         {"attention": "unresolved"},
     ),
     Group(
         "exhausted",
         _("Retries exhausted"),
         _("Taken back as often as is allowed. The newest first."),
-        lambda runs: (
-            runs.dead_lettered()
-            .filter(termination_reason=TerminationReason.RETRIES_EXHAUSTED)
-            .order_by("-finished_at")
-        ),
+        lambda runs: [dead_for(runs, TerminationReason.RETRIES_EXHAUSTED)],
         {"dead_lettered": TerminationReason.RETRIES_EXHAUSTED.value},
     ),
     Group(
         "not_retryable",
         _("Not retryable"),
         _("Ended by what a retry does not cure. The newest first."),
-        lambda runs: (
-            runs.dead_lettered()
-            .filter(termination_reason__in=OTHER_FAILURES)
-            .order_by("-finished_at")
-        ),
+        lambda runs: [dead_for(runs, reason) for reason in OTHER_FAILURES],
         {"dead_lettered": "any"},
+    ),
+    Group(
+        "untaken",
+        _("Due and not taken"),
+        _(
+            "No worker serves their version or has time for them, or their agent has as many runs as "
+            "it may have at a time. The oldest first."
+        ),
+        lambda runs: [runs.untaken().order_by(*ORDERS["untaken"])],
+        {"attention": "untaken"},
     ),
     Group(
         "writing",
         _("Executing a write right now"),
         _("Nothing is wrong with these yet. Whose lease ends first comes first."),
-        lambda runs: runs.running().exclude(pending_effect="").order_by("lease_expires_at"),
+        lambda runs: [runs.running().exclude(pending_effect="").order_by("lease_expires_at", "id")],
         {"attention": "fenced", "status__exact": "running"},
     ),
 )
@@ -103,10 +112,18 @@ class Section:
 
 
 def sections(runs: AgentRunQuerySet) -> Iterator[Section]:
-    """The desk's sections, each with one query. `runs` come with `read_at`, without payloads."""
+    """The desk's sections. `runs` come with `read_at`, without payloads."""
     for group in GROUPS:
-        found = list(with_write(group.select(runs))[: SHOWN + 1])
+        found = first_of(group.parts(runs), SHOWN + 1)
         yield Section(group, [desk_row(run) for run in found[:SHOWN]], len(found) > SHOWN)
+
+
+def first_of(parts: list[AgentRunQuerySet], count: int) -> list[AgentRun]:
+    """The first runs of one part, or the newest dead letters of several, with a query for each."""
+    found = [run for runs in parts for run in with_write(runs)[:count]]
+    if len(parts) > 1:
+        found.sort(key=lambda run: run.finished_at or run.created_at, reverse=True)
+    return found[:count]
 
 
 def with_write(runs: AgentRunQuerySet) -> AgentRunQuerySet:
@@ -117,7 +134,10 @@ def with_write(runs: AgentRunQuerySet) -> AgentRunQuerySet:
 
 def desk_row(run: AgentRun) -> Row:
     now = run.read_at  # type: ignore[attr-defined]
-    started = run.pending_step.started_at if run.pending_step else run.finished_at
+    step = step_in_flight(run)
+    started = step.started_at if step else run.finished_at
+    if run.status == RunStatus.QUEUED:
+        started = run.available_at
     return Row(
         run=run,
         write=write_name(run) if run.pending_effect else "",

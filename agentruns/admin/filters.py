@@ -4,22 +4,17 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
 from django.utils.translation import gettext_lazy as _
 
 from .. import registry
-from ..enums import TerminationReason
+from ..enums import FAILURES
+from ..models.querysets import list_order
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
     from ..models.querysets import AgentRunQuerySet
-
-# The reasons of a run that failed.
-FAILURES = tuple(
-    reason
-    for reason in TerminationReason
-    if reason not in (TerminationReason.COMPLETED, TerminationReason.CANCELLED)
-)
 
 
 class RunFilter(admin.SimpleListFilter):
@@ -42,10 +37,11 @@ class AttentionFilter(RunFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, Any]]:
         return (
             ("fenced", _("fenced: a write in flight or in doubt")),
-            ("unresolved", _("interrupted writes without a verdict")),
-            ("waiting", _("waiting for a person")),
+            ("unresolved", _("interrupted writes without a verdict, the oldest first")),
+            ("waiting", _("waiting for a person, the longest first")),
             ("stale", _("running, but the lease has run out")),
-            ("due", _("queued and due")),
+            ("due", _("queued and due, the longest first")),
+            ("untaken", _("due for long, and not taken")),
         )
 
     def narrow(self, runs: AgentRunQuerySet, value: str) -> AgentRunQuerySet:
@@ -63,6 +59,20 @@ class DeadLetterFilter(RunFilter):
     def narrow(self, runs: AgentRunQuerySet, value: str) -> AgentRunQuerySet:
         dead = runs.dead_lettered()
         return dead if value == "any" else dead.filter(termination_reason=value)
+
+
+class RunChangeList(ChangeList):
+    """The list in the order that serves its filters."""
+
+    def get_ordering(self, request: HttpRequest, queryset: Any) -> list[Any]:
+        attention, reason = request.GET.get("attention"), request.GET.get("dead_lettered")
+        return list(
+            list_order(
+                [attention] if attention else [],
+                [reason] if reason else [],
+                narrowed=bool(queryset.query.where),
+            )
+        )
 
 
 class AgentFilter(RunFilter):

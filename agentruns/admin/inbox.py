@@ -7,18 +7,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from django import forms
+from django.http import HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..api import decide, submit_input
-from ..enums import StepKind
+from ..deciders import name_of
+from ..enums import WAITING, EventKind, StepKind
 from ..exceptions import AgentRunError, PayloadUnreadable
 from ..models import Step
-from .payloads import excerpt, excerpt_columns
+from .boundform import BoundForm
+from .payloads import excerpt, excerpt_columns, harmless, readable, whole_value
 from .questionform import AnswerForm
+from .sentences import named, sentence
 from .wording import duration, moment
 
 if TYPE_CHECKING:
+    from ..deciders import Decider
     from ..models import AgentRun
     from ..models.querysets import AgentRunQuerySet
     from .payloads import Excerpt
@@ -34,6 +39,7 @@ class Waiting:
     question: Step
     since: str
     age: str
+    said: Said | None
     arguments: Excerpt | None
 
 
@@ -54,8 +60,26 @@ def waiting(run: AgentRun, question: Step) -> Waiting:
         question=question,
         since=moment(question.started_at),
         age=duration(now - question.started_at),
+        said=said_by(question),
         arguments=excerpt(question, "arguments"),
     )
+
+
+@dataclass(frozen=True)
+class Said:
+    """A question in its own words, and why the answer before was not taken."""
+
+    question: str
+    why_again: str
+
+
+def said_by(question: Step) -> Said | None:
+    """The words of what `ask_person` asked; None of anything else, or where they are too long."""
+    asked = whole_value(question, "arguments") if question.kind == StepKind.INPUT else None
+    if not isinstance(asked, dict) or not isinstance(words := asked.get("question"), str):
+        return None
+    why = asked.get("why")
+    return Said(harmless(words), harmless(why) if isinstance(why, str) else "")
 
 
 def question_of(run: AgentRun, step: int) -> Step | None:
@@ -67,12 +91,35 @@ def question_of(run: AgentRun, step: int) -> Step | None:
     return found
 
 
-def is_open(question: Step) -> bool:
-    return bool(Step.objects.open_questions().filter(pk=question.pk).exists())
+def is_open(run: AgentRun, question: Step) -> bool:
+    still_asked = Step.objects.open_questions().filter(pk=question.pk)
+    return run.status in WAITING and bool(still_asked.exists())
 
 
-class DecisionForm(forms.Form):
-    digest = forms.CharField(widget=forms.HiddenInput, required=False)
+def how_it_was_answered(run: AgentRun, question: Step) -> str:
+    """Why this is not asked any more."""
+    kinds = (EventKind.GRANTED, EventKind.DENIED, EventKind.ANSWERED)
+    for event in run.history().filter(kind__in=kinds).order_by("-pk")[:SHOWN]:
+        if event.details.get("step") == question.key:
+            return sentence(
+                _("This is not asked any more: %(by)s answered at %(at)s: %(what)s."),
+                by=named(event.actor),
+                at=moment(event.at),
+                what=event.get_kind_display(),
+            )
+    return _("This is not asked any more: the run went on without it, or was cancelled.")
+
+
+def whole(question: Step) -> HttpResponse:
+    """All of what is asked, as text: nothing in it is ever markup."""
+    text = harmless(readable("arguments", question.arguments.text if question.arguments else ""))
+    response = HttpResponse(text, content_type="text/plain; charset=utf-8")
+    response["X-Content-Type-Options"] = "nosniff"
+    response["Content-Security-Policy"] = "default-src 'none'; sandbox"
+    return response
+
+
+class DecisionForm(BoundForm):
     note = forms.CharField(
         label=gettext_lazy("Note"),
         required=False,
@@ -80,12 +127,30 @@ class DecisionForm(forms.Form):
         widget=forms.Textarea(attrs={"rows": 3}),
         help_text=gettext_lazy("Kept in the history; where the call is denied, its agent is told."),
     )
+    read_whole = forms.BooleanField(
+        label=gettext_lazy("I have read all of the arguments, not only their beginning"),
+        required=False,
+        help_text=gettext_lazy("They are too long for this page; approving approves all of them."),
+    )
+
+    def __init__(self, *args: Any, cut: bool, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if not cut:
+            del self.fields["read_whole"]
+
+    def clean(self) -> dict[str, Any]:
+        given = super().clean() or {}
+        approves = self.data.get("decision") == "approve"
+        if approves and "read_whole" in self.fields and not given.get("read_whole"):
+            self.add_error("read_whole", _("Read them first: follow the link above."))
+        return given
 
 
 def answer_form(question: Step, data: Any = None) -> DecisionForm | AnswerForm:
     initial = {"digest": question.digest}
     if question.kind == StepKind.APPROVAL:
-        return DecisionForm(data, initial=initial)
+        shown = excerpt(question, "arguments")
+        return DecisionForm(data, initial=initial, cut=shown is not None and shown.cut)
     return AnswerForm(asked(question), data, initial=initial)
 
 
@@ -97,24 +162,24 @@ def asked(question: Step) -> Any:
 
 
 def give_answer(
-    run: AgentRun, question: Step, form: DecisionForm | AnswerForm, data: Any, by: str
-) -> bool:
-    """Give what a valid form holds; a refusal becomes an error of the form."""
+    run: AgentRun, question: Step, form: DecisionForm | AnswerForm, data: Any, by: Decider
+) -> str:
+    """Give what a valid form holds; what was done, or '' for a refusal, an error of the form."""
     try:
         if isinstance(form, AnswerForm):
-            _submit(run, question, form, by)
-        else:
-            _decide(run, question, form, data.get("decision"), by)
+            return _submit(run, question, form, name_of(by))
+        return _decide(run, question, form, data.get("decision"), by)
     except AgentRunError as refusal:
         form.add_error(None, str(refusal))
-        return False
-    return not form.errors
+        # What is shown beside it now is the question as it stands.
+        form.bind_to(question.digest)
+        return ""
 
 
-def _decide(run: AgentRun, question: Step, form: DecisionForm, decision: str, by: str) -> None:
+def _decide(run: AgentRun, question: Step, form: DecisionForm, decision: str, by: Decider) -> str:
     if decision not in ("approve", "deny"):
         form.add_error(None, _("Approve or deny."))
-        return
+        return ""
     given = form.cleaned_data
     decide(
         run.uuid,
@@ -124,11 +189,15 @@ def _decide(run: AgentRun, question: Step, form: DecisionForm, decision: str, by
         digest=given["digest"],
         note=given["note"],
     )
+    if decision == "approve":
+        return _("The call was approved: %(call)s.") % {"call": question.name}
+    return _("The call was denied, and its agent is told: %(call)s.") % {"call": question.name}
 
 
-def _submit(run: AgentRun, question: Step, form: AnswerForm, by: str) -> None:
+def _submit(run: AgentRun, question: Step, form: AnswerForm, by: str) -> str:
     digest = form.cleaned_data["digest"]
     submit_input(run.uuid, question.key, form.answer(), by=by, digest=digest)
+    return _("Your answer was taken.")
 
 
 def parts(question: Step) -> Iterator[tuple[str, Excerpt]]:

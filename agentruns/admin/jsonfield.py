@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from django import forms
 from django.utils.translation import gettext as _
 
 from ..exceptions import PayloadError
-from ..fields import Payload
+from ..fields import Payload, typed_json
 
 
 class JsonText(forms.CharField):
@@ -26,7 +25,7 @@ class JsonText(forms.CharField):
         if not text.strip():
             return None
         try:
-            decoded = json.loads(text, parse_constant=_refuse_constant)
+            decoded = typed_json(text)
             Payload.of(decoded)
         except PayloadError as error:
             raise forms.ValidationError(str(error)) from error
@@ -36,7 +35,3 @@ class JsonText(forms.CharField):
                 params={"error": error},
             ) from error
         return decoded
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")

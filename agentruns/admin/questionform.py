@@ -9,16 +9,21 @@ from django import forms
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from .boundform import BoundForm
 from .jsonfield import JsonText
+from .payloads import harmless
 
 MAX_FIELDS = 100
+# More choices than these are no list that a person looks through; a page must not hold them all.
+MAX_CHOICES = 500
+MAX_CHOICES_BYTES = 100_000
+# A limit that is no real one, such as an infinity, is left to the check of the whole answer.
+LARGEST = 10**15
 WHOLE = "answer"
 
 
-class AnswerForm(forms.Form):
+class AnswerForm(BoundForm):
     """The answer to a question; `digest` is that of the question that was shown."""
-
-    digest = forms.CharField(widget=forms.HiddenInput, required=False)
 
     def __init__(self, question: Any, data: Any = None, **options: Any) -> None:
         super().__init__(data, **options)
@@ -37,7 +42,9 @@ class AnswerForm(forms.Form):
         given: dict[str, Any] = {}
         for number, (name, _schema, required) in enumerate(self.properties):
             value = self.cleaned_data[f"answer_{number}"]
-            if required or value not in ("", None):
+            # A null that was chosen or typed is an answer; nothing is none.
+            typed = str(self[f"answer_{number}"].data or "").strip()
+            if required or typed or value not in ("", None):
                 given[name] = value
         return given
 
@@ -59,13 +66,13 @@ def field_of(name: str, schema: Any, *, required: bool) -> forms.Field:
     """A field for a string, number, boolean or enum; for everything else one that takes JSON."""
     said = schema if isinstance(schema, dict) else {}
     common: dict[str, Any] = {
-        "label": str(said.get("title") or name),
-        "help_text": str(said.get("description") or ""),
+        "label": harmless(str(said.get("title") or name)),
+        "help_text": harmless(str(said.get("description") or "")),
         "required": required,
     }
     choices = said.get("enum")
     if isinstance(choices, list) and choices:
-        return EnumField(choices, **common)
+        return EnumField(choices, **common) if is_short(choices) else json_field(common)
     kind = said.get("type")
     if kind == "string":
         return string_field(said, common)
@@ -75,9 +82,17 @@ def field_of(name: str, schema: Any, *, required: bool) -> forms.Field:
         return forms.FloatField(**common, **bounds(said, "minimum", "maximum"))
     if kind == "boolean":
         return forms.BooleanField(**{**common, "required": False})
+    return json_field(common)
+
+
+def json_field(common: dict[str, Any]) -> forms.Field:
     if not common["help_text"]:
         common["help_text"] = gettext_lazy("As JSON; a text stands in double quotes.")
     return JsonText(**common)
+
+
+def is_short(choices: list[Any]) -> bool:
+    return len(choices) <= MAX_CHOICES and len(json.dumps(choices)) <= MAX_CHOICES_BYTES
 
 
 def string_field(schema: dict[str, Any], common: dict[str, Any]) -> forms.Field:
@@ -95,7 +110,9 @@ def bounds(schema: dict[str, Any], least: str, most: str) -> dict[str, Any]:
     return {
         key: limit
         for key, limit in given.items()
-        if isinstance(limit, (int, float)) and not isinstance(limit, bool)
+        if isinstance(limit, (int, float))
+        and not isinstance(limit, bool)
+        and -LARGEST < limit < LARGEST  # neither is true of NaN
     }
 
 
@@ -103,6 +120,6 @@ class EnumField(forms.TypedChoiceField):
     """One of a list of JSON values, each posted as its JSON."""
 
     def __init__(self, values: list[Any], **options: Any) -> None:
-        shown = [(json.dumps(value), str(value)) for value in values]
+        shown = [(json.dumps(value), harmless(str(value))) for value in values]
         choices = shown if options["required"] else [("", "—"), *shown]
         super().__init__(choices=choices, coerce=json.loads, empty_value=None, **options)

@@ -2,75 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from django import forms
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from .. import registry
 from ..api import resolve
-from ..enums import Resolution, TerminationReason
-from ..exceptions import AgentRunError
+from ..enums import EventKind, Resolution
+from ..exceptions import AgentRunError, ResultRefused, UnknownAgent
 from ..models import Step
-from .jsonfield import JsonText
-from .payloads import excerpt_columns
-from .run_page import STEP_PAYLOADS, named_excerpts
-from .wording import what_is_known
+from ..redaction import redacted
+from ..verdict import Weight
+from .payloads import SHOWN_FENCED, excerpt_columns, harmless
+from .proposals import second_person
+from .run_page import STEP_PAYLOADS, is_in_doubt, named_excerpts
+from .sentences import named, quoted, sentence
+from .verdictform import ResolveForm
+from .wording import moment, what_is_known, what_it_said
 
 if TYPE_CHECKING:
+    from ..deciders import Decider
     from ..models import AgentRun
     from .payloads import Excerpt
-
-
-class ResolveForm(forms.Form):
-    """A verdict, its reason, and the digest of what was shown when it was given."""
-
-    digest = forms.CharField(widget=forms.HiddenInput)
-    verdict = forms.ChoiceField(label=gettext_lazy("Verdict"), widget=forms.RadioSelect)
-    result = JsonText(
-        label=gettext_lazy("Result"),
-        required=False,
-        help_text=gettext_lazy(
-            "For 'it happened': what the step would have returned, as JSON. A text stands in double "
-            "quotes; null if it returned nothing."
-        ),
-    )
-    worker_may_act = forms.BooleanField(
-        label=gettext_lazy("I know that the former worker may still perform this write"),
-        required=False,
-        help_text=gettext_lazy(
-            "For 'it did not happen': if it does, the write happens twice. Confirm only if its "
-            "process is known to be gone, or if twice is acceptable."
-        ),
-    )
-    reason = forms.CharField(
-        label=gettext_lazy("Reason"),
-        max_length=1000,
-        widget=forms.Textarea(attrs={"rows": 3}),
-        help_text=gettext_lazy("How you know. It is kept in the run's history."),
-    )
-
-    def __init__(self, *args: Any, verdicts: list[tuple[str, Any]], may_act: bool, **options: Any):
-        super().__init__(*args, **options)
-        chosen = self.fields["verdict"]
-        assert isinstance(chosen, forms.ChoiceField)  # noqa: S101
-        chosen.choices = verdicts
-        if not may_act:
-            del self.fields["worker_may_act"]
-        if Resolution.HAPPENED not in dict(verdicts):
-            del self.fields["result"]
-
-    def clean(self) -> dict[str, Any]:
-        given = super().clean() or {}
-        verdict = given.get("verdict")
-        if verdict == Resolution.HAPPENED and not self.data.get("result", "").strip():
-            self.add_error("result", _("'It happened' needs the result that it returned."))
-        asked = "worker_may_act" in self.fields and not given.get("worker_may_act")
-        if verdict == Resolution.DID_NOT_HAPPEN and asked:
-            said = _("Confirm this, or wait until the former worker is known to be gone.")
-            self.add_error("worker_may_act", said)
-        return given
 
 
 @dataclass(frozen=True)
@@ -81,18 +38,39 @@ class Doubt:
     step: Step | None
     digest: str
     known: str
-    may_act: bool
+    over: str
+    second_person: str
+    may_act_until: datetime | None
     replayed: str
     sentences: list[str]
+    testimony: str
+    testimony_note: str
     payloads: list[tuple[str, Excerpt]]
+    about_result: str
+    schema: str
     verdicts: list[tuple[str, Any]]
 
 
-def is_in_doubt(run: AgentRun) -> bool:
-    return run.termination_reason == TerminationReason.INTERRUPTED_WRITE
+def how_it_was_decided(run: AgentRun) -> str:
+    """Why there is nothing to decide on any more."""
+    event = run.history().filter(kind=EventKind.RESOLVED).order_by("-pk").first()
+    said = event.details if event else {}
+    if event is None or said.get("verdict") not in Resolution.values:
+        return _("There is no write in doubt here any more, and nobody has given a verdict.")
+    told = _(
+        "There is no write in doubt here any more: %(by)s decided at %(at)s: %(verdict)s. The "
+        "reason: %(why)s"
+    )
+    return sentence(
+        told,
+        by=named(event.actor),
+        at=moment(event.at),
+        verdict=Resolution(said["verdict"]).label,
+        why=quoted(said.get("why", "")),
+    )
 
 
-def doubt_of(run: AgentRun, *, payloads: bool) -> Doubt:
+def doubt_of(run: AgentRun, reader: Decider, *, payloads: bool) -> Doubt:
     """Read the write in doubt. The digest is read first: what comes later refuses the verdict."""
     digest = run.resolution_digest()
     _effect, attempt = run.standing_fence()
@@ -100,19 +78,52 @@ def doubt_of(run: AgentRun, *, payloads: bool) -> Doubt:
     if payloads:
         steps = steps.annotate(**excerpt_columns(STEP_PAYLOADS, attempt))
     step = steps.first()
-    may_act = run.former_worker_may_act()
+    until = run.former_worker_may_act_until()
+    over = "" if is_in_doubt(run) else how_it_was_decided(run)
+    about_result, schema = result_of(run, step)
     run.pending_step = step
+    testimony = what_it_said(run, step) if step is not None else ""
     return Doubt(
         run=run,
         step=step,
         digest=digest,
         known=what_is_known(run, run.read_at),  # type: ignore[attr-defined]
-        may_act=may_act,
+        over=over,
+        second_person="" if over else second_person(run, reader),
+        may_act_until=until,
         replayed=_replayed(run),
-        sentences=_sentences(run, step, may_act),
+        sentences=_sentences(run, step, until),
+        testimony=testimony,
+        testimony_note=str(redacted("text", run.testimony_note())) if testimony else "",
         payloads=named_excerpts(step, STEP_PAYLOADS) if payloads and step else [],
-        verdicts=_verdicts(run, step),
+        about_result=about_result,
+        schema=schema,
+        verdicts=_verdicts(run, step, all_of_them=bool(over)),
     )
+
+
+def result_of(run: AgentRun, step: Step | None) -> tuple[str, str]:
+    """What a result is held to: a sentence, and the JSON schema, if it is known."""
+    if step is None:
+        return "", ""
+    values = {"name": named(step.name), "agent": named(run.agent)}
+    try:
+        schema = registry.result_schema(run.agent, step)
+    except UnknownAgent:
+        said = _(
+            "The agent %(agent)s is not registered in this process, so that nobody here knows what "
+            "%(name)s returns: 'it happened' is refused here."
+        )
+        return sentence(said, **values), ""
+    if schema is None:
+        said = _(
+            "What %(name)s returns is not known here, since nothing declares it: any JSON is taken as "
+            "it is, and nobody checks it."
+        )
+        return sentence(said, **values), ""
+    shown = harmless(json.dumps(schema, indent=2, ensure_ascii=False))[:SHOWN_FENCED]
+    held = _("The result is held to what %(name)s declares that it returns.")
+    return sentence(held, **values), shown
 
 
 def _replayed(run: AgentRun) -> str:
@@ -127,35 +138,59 @@ def _replayed(run: AgentRun) -> str:
     return said % {"count": count}
 
 
-def _sentences(run: AgentRun, step: Step | None, may_act: bool) -> list[str]:
-    name = step.name if step else _("the write")
+def _sentences(run: AgentRun, step: Step | None, until: datetime | None) -> list[str]:
+    name = named(step.name) if step else _("the write")
     said = [
-        _("If it happened: %(name)s is not executed again. Your result is recorded in its place.")
-        % {"name": name},
-        _("If it did not happen: %(name)s is executed again, with the same arguments and the same "
-          "idempotency key.") % {"name": name},
+        sentence(
+            _("If it happened: %(name)s is not executed again. Your result is recorded in its place."),
+            name=name,
+        ),
+        sentence(
+            _("If it did not happen: %(name)s is executed again, with the same arguments and the same "
+              "idempotency key."),
+            name=name,
+        ),
         _("If you leave it: nothing is executed; the run stays failed and leaves the desk."),
     ]  # fmt: skip
-    if may_act:
+    if step is not None and step.raised:
+        said.append(_after_it_raised(until))
+    elif until:
         said.append(
-            _("Its former worker may still act: it was not seen to end, and its longest step may "
-              "not be over yet.")
+            _("Its former worker may still act until %(at)s: it was not seen to end, and its longest "
+              "step may not be over before.") % {"at": moment(until)}
         )  # fmt: skip
     else:
-        said.append(_("Its former worker is gone: it can't act any more."))
-    if step is not None and not step.late_at:
+        said.append(
+            _("Its former worker counts as gone: it was seen to end, or the longest step that is "
+              "allowed would be over.")
+        )  # fmt: skip
+    if step is not None and not step.late_at and not step.raised:
         said.append(_("Its former worker has reported nothing since."))
     if step is not None and not step.testimony:
         said.append(_("Its destination has said nothing about it."))
     return said
 
 
-def _verdicts(run: AgentRun, step: Step | None) -> list[tuple[str, Any]]:
+def _after_it_raised(until: datetime | None) -> str:
+    """Whether something that a body left behind, which raised, may go on."""
+    if until:
+        return _(
+            "Work that it left behind may still go on until %(at)s: its body raised, and the longest "
+            "step that is allowed may not be over before."
+        ) % {"at": moment(until)}
+    return _(
+        "Its body raised; work that it left behind counts as over, since the longest step that is "
+        "allowed would be."
+    )
+
+
+def _verdicts(run: AgentRun, step: Step | None, *, all_of_them: bool) -> list[tuple[str, Any]]:
+    """What is offered; all of them where what somebody chose is only shown again."""
     executable = type(run).objects.filter(pk=run.pk, request__isnull=False).exists()
     offered = [(Resolution.LEFT.value, _("Leave it: close it as it is"))]
-    if executable:
+    if executable or all_of_them:
         offered.insert(0, (Resolution.DID_NOT_HAPPEN.value, _("It did not happen: do it again")))
-    if executable and step is not None:
+    if (executable and step is not None) or all_of_them:
         offered.insert(0, (Resolution.HAPPENED.value, _("It happened: record this result")))
     return offered
 
@@ -165,15 +200,27 @@ def resolve_form(doubt: Doubt, data: Any = None) -> ResolveForm:
         data,
         initial={"digest": doubt.digest},
         verdicts=doubt.verdicts,
-        may_act=doubt.may_act,
+        may_act_until=doubt.may_act_until,
     )
 
 
-def give_verdict(run: AgentRun, form: ResolveForm, by: str) -> bool:
-    """Give the verdict of a valid form; a refusal becomes an error of the form."""
+TAKEN = {
+    Weight.TAKES_EFFECT: gettext_lazy("Your verdict was taken."),
+    Weight.PROPOSES: gettext_lazy(
+        "Your verdict is a proposal: it takes effect when another person gives the same one."
+    ),
+    Weight.PROPOSES_ANOTHER: gettext_lazy(
+        "Your verdict is not the one that was proposed. It is the proposal now: it takes effect when "
+        "another person gives the same one."
+    ),
+}
+
+
+def give_verdict(run: AgentRun, form: ResolveForm, by: Decider) -> str:
+    """Give the verdict of a valid form, and say what it did; a refusal becomes the form's error."""
     given = form.cleaned_data
     try:
-        resolve(
+        weight = resolve(
             run.uuid,
             Resolution(given["verdict"]),
             by=by,
@@ -182,7 +229,10 @@ def give_verdict(run: AgentRun, form: ResolveForm, by: str) -> bool:
             result=given.get("result"),
             worker_may_act_confirmed=given.get("worker_may_act", False),
         )
+    except ResultRefused as refusal:
+        form.add_error("result", str(refusal))
+        return ""
     except AgentRunError as refusal:
         form.add_error(None, str(refusal))
-        return False
-    return True
+        return ""
+    return str(TAKEN[weight])

@@ -5,14 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 from django.utils.translation import gettext as _
 
-from ..enums import RunStatus
-from ..fields import Payload
+from ..enums import RunStatus, TerminationReason
 from ..models import AgentRun
+from ..redaction import redacted
 from .payloads import Excerpt, excerpt, excerpt_columns
-from .timeline import Timeline, timeline
-from .wording import duration, moment, what_is_known
+from .proposals import second_person
+from .timeline import ASKED, Timeline, timeline, title_of, waits
+from .wording import moment, took, what_is_known, what_it_said
 
 if TYPE_CHECKING:
+    from ..deciders import Decider
     from ..models import Event, Step
 
 SHOWN_STEPS = 100
@@ -24,9 +26,14 @@ STEP_PAYLOADS = ("arguments", "result", "late_result")
 @dataclass(frozen=True)
 class StepRow:
     step: Step
+    title: str
+    # Whether the step asks a person, and is still waiting for the answer.
+    asks: bool
+    waits: bool
     fenced: bool
     started: str
     took: str
+    testimony: str
     payloads: list[tuple[str, Excerpt]]
 
 
@@ -43,6 +50,7 @@ class RunPage:
 
     run: AgentRun
     known: str
+    second_person: str
     facts: list[tuple[str, str]]
     may_see_payloads: bool
     payloads: list[tuple[str, Excerpt]]
@@ -53,13 +61,14 @@ class RunPage:
     timeline: Timeline | None
 
 
-def run_page(run: AgentRun, *, payloads: bool) -> RunPage:
-    """Read a run's page: four queries, whatever the run's size; no payload unless allowed."""
+def run_page(run: AgentRun, reader: Decider, *, payloads: bool) -> RunPage:
+    """Read a run's page: as many queries for any run's size; no payload unless allowed."""
     steps, more_steps = read_steps(run, payloads)
-    events = list(run.history().order_by("-pk")[: SHOWN_EVENTS + 1])
+    events = list(run.history().order_by("-at", "-pk")[: SHOWN_EVENTS + 1])
     return RunPage(
         run=run,
         known=what_is_known(run, run.read_at),  # type: ignore[attr-defined]
+        second_person=second_person(run, reader) if is_in_doubt(run) else "",
         facts=facts(run),
         may_see_payloads=payloads,
         payloads=run_payloads(run) if payloads else [],
@@ -76,12 +85,16 @@ def run_page(run: AgentRun, *, payloads: bool) -> RunPage:
     )
 
 
+def is_in_doubt(run: AgentRun) -> bool:
+    return run.termination_reason == TerminationReason.INTERRUPTED_WRITE
+
+
 def facts(run: AgentRun) -> list[tuple[str, str]]:
     """The summary: what is set, in the order in which a person asks."""
     given = [
         (_("status"), run.get_status_display()),
         (_("reason"), run.get_termination_reason_display()),
-        (_("error"), ": ".join(part for part in (run.error_class, run.error_message) if part)),
+        (_("error"), run.error_text),
         (_("fence"), run.get_pending_effect_display() if run.pending_effect else ""),
         (_("verdict"), run.get_resolution_display() if run.resolution else ""),
         (_("verdict by"), " ".join(filter(None, (run.resolved_by, moment(run.resolved_at))))),
@@ -123,7 +136,8 @@ def named_excerpts(row: Any, names: tuple[str, ...]) -> list[tuple[str, Excerpt]
 
 
 def read_steps(run: AgentRun, payloads: bool) -> tuple[list[StepRow], bool]:
-    steps = run.journal().without_payloads().order_by("-pk")
+    # By the time, not by the primary key alone: PostgreSQL would read that for as long as it takes.
+    steps = run.journal().without_payloads().order_by("-started_at", "-pk")
     if payloads:
         steps = steps.annotate(**excerpt_columns(STEP_PAYLOADS, run.pending_step_id))
     found = list(steps[: SHOWN_STEPS + 1])
@@ -134,18 +148,23 @@ def read_steps(run: AgentRun, payloads: bool) -> tuple[list[StepRow], bool]:
 def step_row(run: AgentRun, step: Step, payloads: bool) -> StepRow:
     return StepRow(
         step=step,
+        title=title_of(step),
+        asks=step.kind in ASKED,
+        waits=waits(run, step),
         fenced=bool(run.pending_effect) and step.pk == run.pending_step_id,
         started=moment(step.started_at),
-        took=duration(step.ended_at - step.started_at) if step.ended_at else "",
+        took=took(step),
+        testimony=what_it_said(run, step),
         payloads=named_excerpts(step, STEP_PAYLOADS) if payloads else [],
     )
 
 
 def event_row(event: Event) -> EventRow:
-    data = details(event.data)
-    return EventRow(event, moment(event.at), [(key, str(value)) for key, value in data.items()])
+    said = [(k, str(v)) for k, v in redacted_details(event).items() if v not in ("", None)]
+    return EventRow(event, moment(event.at), said)
 
 
-def details(data: Payload | None) -> dict[str, Any]:
-    value = data.value if data is not None else {}
-    return value if isinstance(value, dict) else {}
+def redacted_details(event: Event) -> dict[str, Any]:
+    """What an event says, for a person's eyes."""
+    shown = redacted("event", event.details)
+    return shown if isinstance(shown, dict) else {"": shown}

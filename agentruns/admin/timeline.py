@@ -9,27 +9,34 @@ from typing import TYPE_CHECKING
 
 from django.utils.translation import gettext as _
 
-from ..enums import EventKind, StepKind
-from .wording import duration, moment
+from ..enums import WAITING, EventKind, StepKind, StepState
+from .wording import duration, moment, took
 
 if TYPE_CHECKING:
     from ..models import AgentRun, Event, Step
 
 WIDTH = 1000
-ROW = 22
 # The narrowest bar that can be seen.
 LEAST = 3
+# Steps that ask a person.
+ASKED = frozenset({StepKind.APPROVAL, StepKind.INPUT})
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One step: where it stands, what it was, and the same in words."""
+    """One step: where it stands, what it was, and all of that in words."""
 
     x: int
-    y: int
     width: int
     kind: str
+    name: str
+    what: str
+    took: str
     label: str
+
+    @property
+    def fenced(self) -> bool:
+        return self.kind == "fence"
 
 
 @dataclass(frozen=True)
@@ -45,8 +52,8 @@ class Mark:
 class Timeline:
     bars: list[Bar]
     marks: list[Mark]
-    height: int
     begin: str
+    end: str
     length: str
 
 
@@ -57,6 +64,18 @@ MARKED = {
 }
 
 
+def title_of(step: Step) -> str:
+    """What a step is called: an approval has the name of the call that is asked for."""
+    if step.kind == StepKind.APPROVAL:
+        return _("approval of %(call)s") % {"call": step.name}
+    return step.name
+
+
+def waits(run: AgentRun, step: Step) -> bool:
+    """Whether a person is still waited for in this step."""
+    return run.status in WAITING and step.kind in ASKED and step.state == StepState.STARTED
+
+
 def timeline(
     run: AgentRun, steps: Sequence[Step], events: Iterable[Event], now: datetime
 ) -> Timeline | None:
@@ -65,31 +84,39 @@ def timeline(
     starts = [step.started_at for step in steps] + [event.at for event in marked]
     if not starts:
         return None
-    ends = [step.ended_at or now for step in steps] + [event.at for event in marked]
+    ends = [drawn_until(run, step, now) for step in steps] + [event.at for event in marked]
     begin, end = min(starts), run.finished_at or max(ends)
     scale = WIDTH / max((end - begin).total_seconds(), 0.001)
 
     def place(at: datetime) -> int:
         return max(0, min(WIDTH, round((at - begin).total_seconds() * scale)))
 
-    bars = [bar(run, step, row, place, step.ended_at or end) for row, step in enumerate(steps)]
+    bars = [bar(run, step, place, drawn_until(run, step, end)) for step in steps]
     marks = [
         Mark(place(e.at), MARKED[EventKind(e.kind)], f"{e.get_kind_display()}: {moment(e.at)}")
         for e in marked
     ]
-    height = max(1, len(steps)) * ROW
-    return Timeline(bars, marks, height, moment(begin), duration(end - begin))
+    return Timeline(bars, marks, moment(begin), moment(end), duration(end - begin))
 
 
-def bar(
-    run: AgentRun, step: Step, row: int, place: Callable[[datetime], int], ended: datetime
-) -> Bar:
+def drawn_until(run: AgentRun, step: Step, end: datetime) -> datetime:
+    """Where a step's bar ends: one of no known end is drawn on only while it is open."""
+    is_open = waits(run, step) or is_fenced(run, step)
+    return step.ended_at or (end if is_open else step.started_at)
+
+
+def is_fenced(run: AgentRun, step: Step) -> bool:
+    return bool(run.pending_effect) and step.pk == run.pending_step_id
+
+
+def bar(run: AgentRun, step: Step, place: Callable[[datetime], int], ended: datetime) -> Bar:
     x = min(place(step.started_at), WIDTH - LEAST)
-    fenced = bool(run.pending_effect) and step.pk == run.pending_step_id
+    fenced = is_fenced(run, step)
     kind = "fence" if fenced else "model" if step.kind == StepKind.MODEL else "tool"
-    took = duration(ended - step.started_at) if step.ended_at else _("not ended")
-    words = {"name": step.name, "kind": step.get_kind_display(), "took": took}
+    length = _("waiting") if waits(run, step) else took(step)
+    words = {"name": title_of(step), "kind": step.get_kind_display(), "took": length}
     label = _("%(name)s (%(kind)s), %(took)s") % words
     if fenced:
         label = _("%(label)s: the fence stands here") % {"label": label}
-    return Bar(x, row * ROW, max(LEAST, place(ended) - x), kind, label)
+    width = max(LEAST, place(ended) - x)
+    return Bar(x, width, kind, title_of(step), str(step.get_kind_display()), length, label)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 from uuid import UUID
 
@@ -23,6 +23,13 @@ class Dispatcher(Protocol):
         """Have a worker call `agentruns.tasks.execute(str(uuid))` soon. May raise; nothing is lost."""
 
 
+class BulkDispatcher(Dispatcher, Protocol):
+    """A dispatcher that sends many messages at the price of a few."""
+
+    def wake_many(self, uuids: Sequence[UUID]) -> None:
+        """As `wake()` for each. If it raises, none counts as sent, and a later sweep sends them again."""
+
+
 def dispatcher() -> Dispatcher:
     """The configured dispatcher."""
     made: Dispatcher = import_string(conf.DISPATCHER)()
@@ -37,15 +44,26 @@ def wake_after_commit(uuid: UUID) -> None:
 def wake_all(uuids: Iterable[UUID]) -> int:
     """Send wake-ups; one that can't be sent is logged, and sent again by a later sweep.
 
-    Returns how many were sent.
+    Together, where the dispatcher can. Returns how many were sent.
     """
-    sender, sent = dispatcher(), 0
-    for uuid in uuids:
-        try:
-            sender.wake(uuid)
-            sent += 1
-        except Exception:
-            logger.exception(
-                "the wake-up of run %s could not be sent; a sweep will repeat it", uuid
-            )
-    return sent
+    sender, all_of_them = dispatcher(), list(uuids)
+    wake_many = getattr(sender, "wake_many", None)
+    if wake_many is None or len(all_of_them) < 2:
+        return sum(_sent(sender, uuid) for uuid in all_of_them)
+    try:
+        wake_many(all_of_them)
+    except Exception:
+        logger.exception(
+            "%s wake-ups could not be sent; a sweep will repeat them", len(all_of_them)
+        )
+        return 0
+    return len(all_of_them)
+
+
+def _sent(sender: Dispatcher, uuid: UUID) -> bool:
+    try:
+        sender.wake(uuid)
+    except Exception:
+        logger.exception("the wake-up of run %s could not be sent; a sweep will repeat it", uuid)
+        return False
+    return True

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -20,7 +21,36 @@ class DjangoQDispatcher:
     """
 
     def wake(self, uuid: UUID) -> None:
-        async_task(TASK, str(uuid), task_name=f"agentrun {uuid}", save=False, broker=broker())
+        send(uuid, broker())
+
+    def wake_many(self, uuids: Sequence[UUID]) -> None:
+        to = broker()
+        collected = Collecting(to.list_key)
+        for uuid in uuids:
+            send(uuid, collected)
+        if isinstance(to, OrmAtOnce):
+            to.enqueue_many(collected.tasks)
+        elif is_redis(to):
+            to.connection.rpush(to.list_key, *collected.tasks)
+        else:
+            for task in collected.tasks:
+                to.enqueue(task)
+
+
+def send(uuid: UUID, to: Any) -> None:
+    async_task(TASK, str(uuid), task_name=f"agentrun {uuid}", save=False, broker=to)
+
+
+class Collecting:
+    """Takes the place of a broker, and keeps what it is given."""
+
+    def __init__(self, list_key: str) -> None:
+        self.list_key = list_key
+        self.tasks: list[str] = []
+
+    def enqueue(self, task: str) -> int:
+        self.tasks.append(task)
+        return len(self.tasks)
 
 
 class OrmAtOnce(ORM):  # type: ignore[misc]
@@ -32,6 +62,20 @@ class OrmAtOnce(ORM):  # type: ignore[misc]
 
     def enqueue(self, task: str) -> Any:
         return self.get_connection().create(key=self.list_key, payload=task, lock=LONG_AGO).pk
+
+    def enqueue_many(self, tasks: list[str]) -> None:
+        messages = self.get_connection()
+        messages.bulk_create(
+            messages.model(key=self.list_key, payload=task, lock=LONG_AGO) for task in tasks
+        )
+
+
+def is_redis(to: Any) -> bool:
+    try:
+        from django_q.brokers.redis_broker import Redis  # its package is an extra
+    except ImportError:
+        return False
+    return isinstance(to, Redis)
 
 
 def broker() -> Any:

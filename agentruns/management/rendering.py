@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from ..exceptions import PayloadUnreadable
-from ..fields import Payload
+from .. import registry
+from ..enums import RunStatus
+from ..redaction import redacted, shown
 
 if TYPE_CHECKING:
     from django.core.management.base import BaseCommand
@@ -29,7 +31,10 @@ STEP_COLUMNS = (
     "key", "attempt", "kind", "name", "effect", "state", "outcome", "error", "idempotency_key",
     "epoch", "owner", "started_at", "ended_at", "late_outcome", "late_error", "late_at",
 )  # fmt: skip
-LISTED = ("uuid", "status", "termination_reason", "pending_effect", "requeue_count", "agent")
+LISTED = (
+    "uuid", "status", "termination_reason", "pending_effect", "pending_tool", "requeue_count",
+    "agent",
+)  # fmt: skip
 
 
 def emit(command: BaseCommand, as_json: bool, data: Any, text: Callable[[Any], str]) -> None:
@@ -39,7 +44,18 @@ def emit(command: BaseCommand, as_json: bool, data: Any, text: Callable[[Any], s
 
 
 def json_line(data: Any) -> str:
-    return json.dumps(data, default=_plain)
+    return json.dumps(_finite(data), default=_plain, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """NaN and the infinities as strings: JSON does not have them (see `Payload`)."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return json.dumps(value)
+    return value
 
 
 def _plain(value: Any) -> str:
@@ -58,23 +74,42 @@ def run_data(run: AgentRun) -> Data:
     return {name: getattr(run, name) for name in RUN_COLUMNS}
 
 
+def listed_data(runs: Iterable[AgentRun]) -> list[Data]:
+    """Runs of a list: with the tool that each is inside."""
+    return [
+        run_data(run) | {"pending_tool": run.pending_tool or ""}  # type: ignore[attr-defined]
+        for run in runs
+    ]
+
+
 def full_run_data(
     run: AgentRun, steps: Iterable[Step], events: Iterable[Event], *, payloads: bool
 ) -> Data:
     """A run with its steps and its history; the deferred payloads are read only if asked for."""
     data = run_data(run)
     if payloads:
-        data |= {name: payload_value(getattr(run, name)) for name in ("request", "output", "usage")}
+        data |= {name: shown(name, getattr(run, name)) for name in ("request", "output", "usage")}
+    if run.status == RunStatus.RUNNING:
+        data["stale"] = is_stale(run)
+    if run.status == RunStatus.QUEUED:
+        data["served_here"] = registry.served().get(run.agent)
+        data["untaken"] = type(run).objects.untaken().filter(pk=run.pk).exists()
     data["steps"] = [step_data(step, run.pending_step_id, payloads) for step in steps]
     data["events"] = [event_data(event) for event in events]
     return data
+
+
+def is_stale(run: AgentRun) -> bool:
+    """Whether its lease has run out, by the database's clock, and nobody reaped it."""
+    found: bool = type(run).objects.stale().filter(pk=run.pk).exists()
+    return found
 
 
 def step_data(step: Step, fenced: int | None, payloads: bool) -> Data:
     data = {name: getattr(step, name) for name in STEP_COLUMNS} | {"fence": step.pk == fenced}
     if payloads:
         names = ("arguments", "result", "late_result")
-        data |= {name: payload_value(getattr(step, name)) for name in names}
+        data |= {name: shown(name, getattr(step, name)) for name in names}
     return data
 
 
@@ -84,16 +119,8 @@ def event_data(event: Event) -> Data:
         "at": event.at,
         "actor": event.actor,
         "epoch": event.epoch,
-        "data": payload_value(event.data) or {},
+        "data": redacted("event", event.details),
     }
-
-
-def payload_value(payload: Payload | None) -> Any:
-    """The decoded value; for one that is damaged, what is known about that."""
-    try:
-        return None if payload is None else payload.value
-    except PayloadUnreadable as error:
-        return {"unreadable": str(error)}
 
 
 # As text.
@@ -104,14 +131,23 @@ def line(text: object) -> str:
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in str(text))
 
 
-def _time(at: datetime | None) -> str:
+def time(at: datetime | None) -> str:
     return at.isoformat(sep=" ", timespec="milliseconds") if at else ""
+
+
+def unswept(lease: datetime | None) -> str:
+    """What to do about a run that is stale."""
+    return (
+        f"its lease ran out at {time(lease)}; no reaper has swept since: run manage.py "
+        "reap_stale_agent_runs"
+    )
 
 
 def report_text(report: Data) -> str:
     would = "would have been " if report["dry_run"] else ""
-    names = ("requeued", "dead_lettered", "cancelled", "woken", "asked", "errors")
+    names = ("requeued", "dead_lettered", "cancelled", "woken", "asked", "not_sent", "errors")
     lines = [would + ", ".join(f"{name.replace('_', '-')} {report[name]}" for name in names)]
+    lines += [f"{uuid}: woken" for uuid in report["woken_runs"]]
     for run in report["runs"]:
         why = run["error"] or run["reason"]
         lines.append(f"{run['uuid']} {line(run['agent'])}: {run['action']} {line(why)}".rstrip())
@@ -120,19 +156,34 @@ def report_text(report: Data) -> str:
 
 def runs_text(runs: list[Data]) -> str:
     """A table: one run a line."""
-    head = ("run", "status", "reason", "fence", "retries", "agent")
-    rows = [head, *[tuple(line(run[name]) for name in LISTED) for run in runs]]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    if not runs:
+        return "no runs"
+    head = ("run", "status", "reason", "fence", "inside", "retries", "agent")
+    return table([head, *[[run[name] for name in LISTED] for run in runs]])
+
+
+def table(rows: Iterable[Iterable[object]]) -> str:
+    """Lines whose columns stand below each other."""
+    cells = [[line(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
+        for row in cells
     )
 
 
 def run_text(run: Data) -> str:
     """A run's page: what is set, its payloads if there, its steps, its events."""
-    lines = [f"{name}: {_shown(run[name])}" for name in RUN_COLUMNS if run[name] not in ("", None)]
+    said = [name for name in RUN_COLUMNS if run[name] not in ("", None)]
+    lines = [f"{name}: {_shown(run[name])}" for name in said]
     lines += [f"{name}: {json_line(run[name])}" for name in ("request", "output") if name in run]
+    if run.get("stale"):
+        lines.append(unswept(run["lease_expires_at"]))
+    if run.get("untaken"):
+        since = time(run["available_at"])
+        lines.append(f"due and not taken since {since}: nobody serves it, or has time for it")
+    if "served_here" in run and run["served_here"] != run["agent_version"]:
+        lines.append(_mismatch(run))
     lines += ["", "steps:"] if run["steps"] else ["", "no steps"]
     for step in run["steps"]:
         lines += _step_lines(step)
@@ -141,20 +192,28 @@ def run_text(run: Data) -> str:
     return "\n".join(lines)
 
 
+def _mismatch(run: Data) -> str:
+    here = run["served_here"]
+    has = (
+        "does not have this agent" if here is None else f"has version {line(here)!r} of this agent"
+    )
+    return f"needs version {line(run['agent_version'])!r}; this process {has}, others may differ"
+
+
 def _shown(value: object) -> str:
-    return _time(value) if isinstance(value, datetime) else line(value)
+    return time(value) if isinstance(value, datetime) else line(value)
 
 
 def _step_lines(step: Data) -> list[str]:
     fence = "  <- THE FENCE STANDS HERE" if step["fence"] else ""
     lines = [
-        f"  {_time(step['started_at'])}  {line(step['key'])} (attempt {step['attempt']}, "
-        f"{step['kind']}, {step['effect']}): {step['state']} {step['outcome']}".rstrip()
+        f"  {time(step['started_at'])}  {line(step['name'])} ({line(step['key'])}, attempt "
+        f"{step['attempt']}, {step['kind']}, {step['effect']}): {step['state']} {step['outcome']}".rstrip()
         + fence
     ]
     lines += [f"      {name}: {line(step[name])}" for name in ("error", "late_error") if step[name]]
     if step["late_outcome"]:
-        lines.append(f"      reported late, at {_time(step['late_at'])}: {step['late_outcome']}")
+        lines.append(f"      reported late, at {time(step['late_at'])}: {step['late_outcome']}")
     for name in ("arguments", "result", "late_result"):
         if step.get(name) is not None:
             lines.append(f"      {name}: {json_line(step[name])}")
@@ -163,4 +222,5 @@ def _step_lines(step: Data) -> list[str]:
 
 def _event_line(event: Data) -> str:
     details = " ".join(f"{key}={line(value)}" for key, value in event["data"].items())
-    return f"  {_time(event['at'])}  {event['kind']} by {line(event['actor'] or '?')} {details}".rstrip()
+    by = f" by {line(event['actor'])}" if event["actor"] else ""
+    return f"  {time(event['at'])}  {event['kind']}{by} {details}".rstrip()

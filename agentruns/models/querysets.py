@@ -1,20 +1,20 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from django.db import IntegrityError, models, transaction
 from django.db.models import BooleanField, ExpressionWrapper, F, Q
 from django.db.models.functions import Now
 
 from ..conf import conf
-from ..enums import TERMINAL, WAITING, EventKind, RunMode, RunStatus
+from ..enums import FAILURES, TERMINAL, WAITING, EventKind, RunMode, RunStatus, TerminationReason
 from ..exceptions import GuardedColumns, IdempotencyConflict, RunNotFound
 from ..fields import Payload, label
-from ..guard import Claim, from_now, lock
+from ..guard import Claim, from_now, lock, new_lease
 from ..telemetry import trace_context
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -22,7 +22,61 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=models.Model)
 
+INTERRUPTED = Q(status=RunStatus.FAILED, termination_reason=TerminationReason.INTERRUPTED_WRITE)
+
+# In a list of these, who waits longest comes first. Each order is that of an index.
+ORDERS = {
+    "unresolved": ("finished_at", "id"),
+    "waiting": ("created_at", "id"),
+    "due": ("available_at", "id"),
+    "untaken": ("available_at", "id"),
+}
+# Of all runs, the primary key gives the newest. Of some, it must not: PostgreSQL would read it until
+# it had found enough of them, be it in the oldest part of the table.
+NEWEST = ("-id",)
+NEWEST_OF_SOME = ("-created_at", "-id")
+
+# How many runs are looked at beyond those wanted, as others may hold these.
+BEHIND = 20
+
 PAYLOADS = ("request", "output", "usage")
+
+
+def list_order(
+    adjectives: Iterable[str] = (), reasons: Sequence[str] = (), *, narrowed: bool = True
+) -> tuple[str, ...]:
+    """The order of a list of runs that is narrowed by these: one that an index serves."""
+    for adjective in adjectives:
+        if adjective in ORDERS:
+            return ORDERS[adjective]
+    if len(reasons) == 1 and reasons[0] in FAILURES:
+        return ("-finished_at", "-id")
+    return NEWEST_OF_SOME if narrowed else NEWEST
+
+
+class RunOptions(TypedDict, total=False):
+    """What may be said about a run that is enqueued, beside its agent and its request."""
+
+    mode: RunMode
+    agent_version: str
+    idempotency_key: str | None
+    requested_by: str
+    correlation_id: str
+    available_at: datetime | None
+    delay_seconds: float
+    woken: bool
+
+
+DEFAULT_OPTIONS: RunOptions = {
+    "mode": RunMode.QUEUED,
+    "agent_version": "",
+    "idempotency_key": None,
+    "requested_by": "",
+    "correlation_id": "",
+    "available_at": None,
+    "delay_seconds": 0.0,
+    "woken": True,
+}
 
 
 class Manager(models.Manager[M]):
@@ -49,6 +103,10 @@ class AgentRunQuerySet(models.QuerySet["AgentRun"]):
         )
         return self.due().filter(Q(woken_at__isnull=True) | patient)
 
+    def untaken(self) -> AgentRunQuerySet:
+        """Runs that have been due for UNTAKEN_SECONDS: nobody serves them, or has time for them."""
+        return self.queued().filter(available_at__lte=from_now(-conf.UNTAKEN_SECONDS))
+
     def running(self) -> AgentRunQuerySet:
         return self.filter(status=RunStatus.RUNNING)
 
@@ -59,6 +117,9 @@ class AgentRunQuerySet(models.QuerySet["AgentRun"]):
     def waiting(self) -> AgentRunQuerySet:
         return self.filter(status__in=WAITING)
 
+    def unfinished(self) -> AgentRunQuerySet:
+        return self.filter(status__in=sorted(set(RunStatus) - TERMINAL))
+
     def settled(self) -> AgentRunQuerySet:
         return self.filter(status__in=TERMINAL)
 
@@ -66,14 +127,16 @@ class AgentRunQuerySet(models.QuerySet["AgentRun"]):
         return self.filter(status=RunStatus.FAILED)
 
     def fenced(self) -> AgentRunQuerySet:
-        """Runs on which a fence stands, executing or dead-lettered."""
-        # An OR, not an IN: each side then has a partial index.
-        standing = Q(status=RunStatus.RUNNING) | Q(status=RunStatus.FAILED)
-        return self.filter(standing).exclude(pending_effect="")
+        """Runs inside a write, and runs dead-lettered inside one that must not be repeated."""
+        # As the predicate of an index has it, which must not know `pending_effect`.
+        inside = Q(status=RunStatus.RUNNING) & ~Q(pending_effect="")
+        return self.filter(inside | INTERRUPTED)
 
     def unresolved(self) -> AgentRunQuerySet:
-        """Dead-lettered runs whose fence stands and on which nobody has given a verdict."""
-        return self.fenced().filter(status=RunStatus.FAILED, resolution="")
+        """Runs dead-lettered inside such a write on which nobody has given a verdict."""
+        # Not by the status, which the reason implies: PostgreSQL would take the index of all dead
+        # letters, and pass over everything that has been decided on.
+        return self.filter(termination_reason=TerminationReason.INTERRUPTED_WRITE, resolution="")
 
     def without_payloads(self) -> AgentRunQuerySet:
         return self.defer(*PAYLOADS)
@@ -81,7 +144,8 @@ class AgentRunQuerySet(models.QuerySet["AgentRun"]):
     def for_judgement(self) -> AgentRunQuerySet:
         """What a guard and a verdict read: no payload, but whether there is a request."""
         stored = ExpressionWrapper(Q(request__isnull=False), output_field=BooleanField())
-        return self.without_payloads().annotate(has_stored_request=stored)  # type: ignore[no-redef]
+        runs: AgentRunQuerySet = self.without_payloads().annotate(has_stored_request=stored)
+        return runs
 
     def update(self, **columns: Any) -> int:
         """Refuse guarded columns; only transitions write them.
@@ -152,19 +216,23 @@ class AgentRunQuerySet(models.QuerySet["AgentRun"]):
         )
         return self.for_judgement().stale().filter(pk__in=list(locked)).order_by("pk")
 
+    def renew_all(self, claims: Collection[Claim]) -> set[Claim]:
+        """Let the leases that these claims hold begin anew; rows that somebody holds are left out.
+
+        Returns the claims whose leases were renewed.
+        """
+        pks = [claim.run_id for claim in claims]
+        with transaction.atomic(using=self.db):
+            rows = lock(self.running().filter(pk__in=pks), skip_locked=True)
+            owned = {Claim(*row) for row in rows.values_list("pk", "claimed_by", "claim_epoch")}
+            held = owned.intersection(claims)
+            self.filter(pk__in=[claim.run_id for claim in held]).write_guarded(
+                lease_expires_at=new_lease()
+            )
+        return held
+
     def enqueue(
-        self,
-        agent: str,
-        request: Payload | None,
-        *,
-        mode: RunMode = RunMode.QUEUED,
-        agent_version: str = "",
-        idempotency_key: str | None = None,
-        requested_by: str = "",
-        correlation_id: str = "",
-        available_at: datetime | None = None,
-        delay_seconds: float = 0.0,
-        woken: bool = True,
+        self, agent: str, request: Payload | None, **options: Unpack[RunOptions]
     ) -> tuple[AgentRun, bool]:
         """Insert a QUEUED run, or find the one that has this idempotency key.
 
@@ -175,20 +243,8 @@ class AgentRunQuerySet(models.QuerySet["AgentRun"]):
             IdempotencyConflict: the key is taken by a run with another request.
             PayloadError: a name, id or key is too long or holds what a text column can't.
         """
-        run = self.model(
-            agent=label(agent, "the agent's name"),
-            request=request,
-            mode=mode,
-            agent_version=label(agent_version, "the agent's version"),
-            idempotency_key=idempotency_key and label(idempotency_key, "the idempotency key"),
-            requested_by=label(requested_by, "requested_by"),
-            correlation_id=label(correlation_id, "the correlation id"),
-            trace_context=trace_context(),
-            available_at=available_at or (from_now(delay_seconds) if delay_seconds else Now()),
-            woken_at=Now() if woken else None,
-        )
-        if not idempotency_key:
-            run.idempotency_key = None
+        run = self.unsaved(agent, request, **options)
+        if run.idempotency_key is None:
             return self._accept(run), True
         existing = self._with_key(run)
         if existing is not None:
@@ -201,6 +257,29 @@ class AgentRunQuerySet(models.QuerySet["AgentRun"]):
             if existing is None:
                 raise
             return existing, False
+
+    def unsaved(
+        self, agent: str, request: Payload | None, **options: Unpack[RunOptions]
+    ) -> AgentRun:
+        """The run that `enqueue()` is to insert.
+
+        Raises:
+            PayloadError: as `enqueue()`.
+        """
+        given: RunOptions = {**DEFAULT_OPTIONS, **options}
+        key, delay = given["idempotency_key"], given["delay_seconds"]
+        return self.model(
+            agent=label(agent, "the agent's name"),
+            request=request,
+            mode=given["mode"],
+            agent_version=label(given["agent_version"], "the agent's version"),
+            idempotency_key=label(key, "the idempotency key") if key else None,
+            requested_by=label(given["requested_by"], "requested_by"),
+            correlation_id=label(given["correlation_id"], "the correlation id"),
+            trace_context=trace_context(),
+            available_at=given["available_at"] or (from_now(delay) if delay else Now()),
+            woken_at=Now() if given["woken"] else None,
+        )
 
     def _accept(self, run: AgentRun) -> AgentRun:
         with transaction.atomic(using=self.db, savepoint=False):
@@ -218,30 +297,42 @@ class AgentRunQuerySet(models.QuerySet["AgentRun"]):
             )
         return run
 
-    def claim(self, uuid: UUID, owner: str) -> tuple[AgentRun, Claim] | None:
+    def claim(
+        self,
+        uuid: UUID,
+        owner: str,
+        served: Mapping[str, str] | None = None,
+    ) -> tuple[AgentRun, Claim] | None:
         """Take a QUEUED run that is due: RUNNING, a new epoch, a lease that begins now.
 
         A message that is early, late, stale or a duplicate finds nothing to claim. A run whose
         journal holds an unresolved write is dead-lettered instead, whatever its columns say.
-        Returns None where nothing was claimed.
+        `served` are the agents of the claiming process with their versions (None: whatever comes);
+        a run of another agent or version is left to others. Returns None where nothing was claimed.
         """
         with transaction.atomic(using=self.db):
             run = lock(self.for_judgement().filter(uuid=uuid)).first()
             if run is None or not self.due().filter(pk=run.pk).exists():
                 return None
+            if served is not None and served.get(run.agent) != run.agent_version:
+                run.decline(owner, served.get(run.agent))
+                return None
             claim = run.take(owner)
-        if claim is None:
-            return None
-        run.refresh_state()
-        return run, claim
+            if claim is None:
+                return None
+            run.refresh_state()
+            return run, claim
 
     def take_unwoken(self, limit: int) -> list[UUID]:
         """Mark up to `limit` due runs that nobody took as woken now, and return their uuids."""
         with transaction.atomic(using=self.db):
-            pks = list(self.unwoken().order_by("available_at").values_list("pk", flat=True)[:limit])
-            locked = lock(self.filter(pk__in=pks), skip_locked=True).values_list("pk", flat=True)
-            rows = self.unwoken().filter(pk__in=list(locked))
-            found = dict(rows.values_list("pk", "uuid"))
+            # Others who take at this moment hold the first ones: there are more than the limit.
+            unwoken = self.unwoken()
+            first = unwoken.order_by("available_at").values_list("pk", flat=True)[: limit + BEHIND]
+            free = lock(
+                unwoken.filter(pk__in=list(first)).order_by("available_at"), skip_locked=True
+            )
+            found = dict(free.values_list("pk", "uuid")[:limit])
             self.filter(pk__in=list(found)).write_guarded(woken_at=Now())
         return list(found.values())
 

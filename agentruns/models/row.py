@@ -3,23 +3,21 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from typing import Any, ClassVar, Self
 
 from django.db import models, transaction
-from django.db.models import F
-from django.db.models.functions import Coalesce, Now
+from django.db.models.functions import Now
 
 from ..conf import conf
 from ..enums import (
     ALLOWED_MOVES,
-    TERMINAL,
     EventKind,
     Resolution,
     RunMode,
     RunStatus,
     StepKind,
-    StepState,
+    StepOutcome,
     TerminationReason,
     ToolEffect,
 )
@@ -27,14 +25,23 @@ from ..exceptions import GuardedColumns, LeaseLost, RunNotFound, TransitionRefus
 from ..failures import Failure
 from ..fields import Payload, PayloadField, storable
 from ..guard import Claim, from_now, judge_ownership
-from ..verdict import Action, Verdict, decide, may_retry_after_fence, retry_delay
-from .event import Event, announce
+from ..verdict import Verdict, decide, is_executable_again
+from .event import Event, announce_after_commit
+from .partial import PartialIndexes
 from .querysets import PAYLOADS, AgentRunManager
-from .step import Step, StepQuerySet
+from .step import Ending, Step, StepQuerySet, mark_uncertain, raised_columns
+from .stopping import (
+    REAPER,
+    Stopped,
+    after_stop,
+    cancelled,
+    lease_lost,
+    move_columns,
+    ran_out,
+    standing_fence,
+)
 
 UNGUARDED_COLUMNS = frozenset({"requested_by", "correlation_id"})
-NOT_OWNED = {"claimed_by": "", "lease_expires_at": None}
-NO_FENCE: dict[str, Any] = {"pending_effect": "", "pending_step": None}
 NO_FAILURE: dict[str, Any] = {
     "termination_reason": "",
     "finished_at": None,
@@ -43,7 +50,7 @@ NO_FAILURE: dict[str, Any] = {
 }
 
 
-class RunRow(models.Model):
+class RunRow(PartialIndexes):
     """The columns of a run, who may write them, and what every transition is made of.
 
     Every transition locks the row, judges its guard under the lock and writes only the columns that
@@ -76,6 +83,7 @@ class RunRow(models.Model):
     claim_epoch = models.PositiveIntegerField(default=0)
     lease_expires_at = models.DateTimeField(null=True, blank=True)
     requeue_count = models.PositiveIntegerField(default=0)
+    # A worker wanted to take it, and its agent had as many runs as it may have at a time.
 
     pending_effect = models.CharField(max_length=32, choices=ToolEffect.choices, blank=True)
     # Without an index: each stamp would otherwise touch every index of the row.
@@ -98,6 +106,7 @@ class RunRow(models.Model):
     request = PayloadField()
     output = PayloadField()
     usage = PayloadField()
+    # Of the digests in its journal; NULL where they are plain.
 
     objects: ClassVar[AgentRunManager] = AgentRunManager()
 
@@ -168,6 +177,13 @@ class RunRow(models.Model):
         """Insert a new run; for `enqueue()` alone."""
         super().save(force_insert=True, using=using)
 
+    def take_over(self, **found: Any) -> None:
+        """Count as stored with these columns; for a row that a statement of our own inserted."""
+        for name, value in found.items():
+            setattr(self, name, value)
+        self._state.adding, self._state.db = False, conf.DATABASE
+        self._remember_guarded()
+
     def _write(self, **columns: Any) -> None:
         type(self).objects.filter(pk=self.pk).write_guarded(**columns)
 
@@ -182,11 +198,7 @@ class RunRow(models.Model):
             epoch=self.claim_epoch if epoch is None else epoch,
             data=Payload.of(data) if data else None,
         )
-        transaction.on_commit(
-            partial(announce, self.uuid, self.agent, event, data),
-            using=conf.DATABASE,
-            robust=True,
-        )
+        announce_after_commit(self.uuid, self.agent, event, data)
 
     def _move(
         self, to: RunStatus, kind: EventKind, *, actor: str, data: dict[str, Any], **columns: Any
@@ -198,11 +210,7 @@ class RunRow(models.Model):
         """
         if to not in ALLOWED_MOVES[RunStatus(self.status)]:
             raise TransitionRefused(f"run {self.uuid} is {self.status}; it can't become {to}")
-        if to is not RunStatus.RUNNING:
-            columns = NOT_OWNED | columns
-        if to in TERMINAL:
-            columns["finished_at"] = Now()
-        self._write(status=to, **columns)
+        self._write(**move_columns(to, columns))
         self.add_event(kind, actor=actor, **data)
         self.status = to
 
@@ -248,14 +256,8 @@ class RunRow(models.Model):
         A non-idempotent attempt without record or verdict stands for a fence even if somebody
         emptied `pending_effect` (or `pending_step`) by hand.
         """
-        if not may_retry_after_fence(self.pending_effect) and self.pending_step_id is not None:
-            return self.pending_effect, self.pending_step_id
-        witness = (
-            self.journal().unresolved_writes().order_by("-pk").values_list("pk", flat=True).first()
-        )
-        if witness is not None:
-            return ToolEffect.NON_IDEMPOTENT_WRITE, witness
-        return self.pending_effect, self.pending_step_id
+        doubtful = self.journal().unresolved_writes().order_by("-pk").values_list("pk", flat=True)
+        return standing_fence(self.pending_effect, self.pending_step_id, doubtful.first)
 
     def _refuse_fence(self) -> None:
         fence, _attempt = self.standing_fence()
@@ -267,17 +269,18 @@ class RunRow(models.Model):
     def reap(self) -> Verdict:
         """Apply the verdict to this stale row, which `lock_stale()` has locked and judged."""
         self.add_event(
-            EventKind.LEASE_LOST,
-            actor=self.claimed_by,
-            lease_expired_at=str(self.lease_expires_at and self.lease_expires_at.isoformat()),
+            EventKind.LEASE_LOST, actor=self.claimed_by, **lease_lost(self.lease_expires_at)
         )
-        return self._stop(
-            None, actor="reaper", error_message=f"the lease of {self.claimed_by} ran out"
-        )
+        return self._stop(None, actor=REAPER, error_message=ran_out(self.claimed_by))
+
+    @property
+    def error_text(self) -> str:
+        """The class and the text of the error that it failed with; '' where there is none."""
+        return ": ".join(part for part in (self.error_class, self.error_message) if part)
 
     @property
     def is_executable_again(self) -> bool:
-        return self.has_stored_request and self.mode == RunMode.QUEUED
+        return is_executable_again(self.mode, has_request=self.has_stored_request)
 
     def verdict(self, failure: Failure | None) -> Verdict:
         """The verdict on this locked row if it stopped now; changes nothing."""
@@ -290,81 +293,36 @@ class RunRow(models.Model):
             max_requeues=conf.MAX_REQUEUES,
         )
 
-    def _stop(self, failure: Failure | None, *, actor: str, **details: Any) -> Verdict:
-        verdict = self.verdict(failure)
-        if verdict.action is Action.CANCEL:
-            self._settle_cancelled(actor)
-        elif verdict.action is Action.REQUEUE:
-            self._requeue(failure, actor, details)
-        else:
-            reason = verdict.reason or TerminationReason.NOT_RETRYABLE
-            self._dead_letter(reason, actor=actor, fence=self.standing_fence(), **details)
-        return verdict
-
-    def _requeue(self, failure: Failure | None, actor: str, details: dict[str, Any]) -> None:
-        delay = retry_delay(
-            self.requeue_count,
-            base_seconds=conf.RETRY_BACKOFF_SECONDS,
-            max_seconds=conf.RETRY_BACKOFF_MAX_SECONDS,
-            retry_after_seconds=failure.retry_after_seconds if failure else None,
-        )
-        self._move(
-            RunStatus.QUEUED,
-            EventKind.REQUEUED,
-            actor=actor,
-            data={
-                "retry": self.requeue_count + 1,
-                "delay_seconds": round(delay.total_seconds(), 3),
-                "error": details.get("error_class", ""),
-                "failure_class": str(failure.failure_class) if failure else "",
-            },
-            requeue_count=self.requeue_count + 1,
-            available_at=from_now(delay),
-            woken_at=None,
-            **NO_FENCE,
-        )
-
-    def _dead_letter(
+    def _stop(
         self,
-        reason: TerminationReason,
+        failure: Failure | None,
         *,
         actor: str,
-        fence: tuple[str, int | None],
-        error_class: str = "",
-        error_message: str = "",
         uncertain: Step | None = None,
-        worker_ended: bool = False,
-    ) -> None:
-        effect, attempt = fence
-        if reason is TerminationReason.INTERRUPTED_WRITE and attempt is not None:
-            said = {"error": error_message} if uncertain and uncertain.pk == attempt else {}
-            Step.objects.filter(pk=attempt, state=StepState.STARTED).update(
-                state=StepState.UNCERTAIN, ended_at=Now(), **said
-            )
-        self._move(
-            RunStatus.FAILED,
-            EventKind.DEAD_LETTERED,
-            actor=actor,
-            data={"reason": str(reason), "error": error_class, "worker_ended": worker_ended},
-            termination_reason=reason,
-            error_class=error_class[:200],
-            error_message=error_message,
-            resolution="",
-            resolved_at=None,
-            resolved_by="",
-            pending_effect=effect,
-            pending_step_id=attempt,
+        ending: Ending | None = None,
+        **details: Any,
+    ) -> Verdict:
+        verdict = self.verdict(failure)
+        end = after_stop(
+            verdict, self.requeue_count, self.standing_fence(), failure=failure, **details
         )
+        said: dict[str, Any] = {}
+        if uncertain is not None and uncertain.pk == end.uncertain_attempt:
+            said = {"error": details["error_message"]}
+            if ending is not None and ending.outcome is StepOutcome.RAISED:
+                said = raised_columns(ending)
+        self._become(end, actor, said)
+        return verdict
+
+    def _become(self, end: Stopped, actor: str, said: dict[str, Any] | None = None) -> None:
+        if end.uncertain_attempt is not None:
+            mark_uncertain([end.uncertain_attempt], **(said or {}))
+        columns = dict(end.columns)
+        if end.delay is not None:
+            columns["available_at"] = from_now(end.delay)
+        self._move(end.status, end.kind, actor=actor, data=end.data, **columns)
 
     def _settle_cancelled(self, actor: str) -> None:
         if self.status == RunStatus.FAILED:
             raise TransitionRefused(f"run {self.uuid} has failed; it can't be cancelled")
-        self._move(
-            RunStatus.CANCELLED,
-            EventKind.CANCELLED,
-            actor=actor,
-            data={},
-            termination_reason=TerminationReason.CANCELLED,
-            cancel_requested_at=Coalesce(F("cancel_requested_at"), Now()),
-            **NO_FENCE,
-        )
+        self._become(cancelled(), actor)

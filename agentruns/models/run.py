@@ -11,11 +11,14 @@ from ..enums import (
     TerminationReason,
     ToolEffect,
 )
-from .person import PersonTransitions
+from .operator import OperatorTransitions
+from .resolution import ResolutionTransitions
 from .worker import WorkerTransitions
 
+INTERRUPTED_WRITE = TerminationReason.INTERRUPTED_WRITE
 
-class AgentRun(WorkerTransitions, PersonTransitions):
+
+class AgentRun(WorkerTransitions, ResolutionTransitions, OperatorTransitions):
     """One execution of one agent's task, from request to a settled end."""
 
     class Meta:
@@ -28,6 +31,7 @@ class AgentRun(WorkerTransitions, PersonTransitions):
             ("retry_agentrun", _("Can retry dead-lettered runs")),
             ("resolve_agentrun", _("Can give a verdict on an interrupted write")),
             ("decide_agentrun", _("Can answer approvals and questions")),
+            ("move_agentrun", _("Can fail queued runs and move runs to another version")),
         )
         constraints = (
             models.UniqueConstraint(

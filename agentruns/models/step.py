@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from django.db import models
@@ -9,18 +12,36 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from ..clock import clock
 from ..conf import conf
-from ..enums import QUESTIONS, StepKind, StepOutcome, StepState, Testimony, ToolEffect
+from ..enums import (
+    QUESTIONS,
+    UNANSWERED,
+    StepKind,
+    StepOutcome,
+    StepState,
+    Testimony,
+    ToolEffect,
+)
 from ..fields import Payload, PayloadField
+from ..guard import from_now
+from .partial import PartialIndexes
 from .querysets import Manager
 
 if TYPE_CHECKING:
+    from django.db.models import Expression
+
     from ..guard import Claim
     from .row import RunRow
 
 
-UNRESOLVED_WRITE = Q(
-    effect=ToolEffect.NON_IDEMPOTENT_WRITE, state__in=[StepState.STARTED, StepState.UNCERTAIN]
+# A write without a record or a verdict, for each that asks: the ORM, PostgreSQL's statements (of the
+# table `doubt`), and code that has the row.
+IN_DOUBT = [StepState.STARTED, StepState.UNCERTAIN]
+UNRESOLVED_WRITE = Q(effect=ToolEffect.NON_IDEMPOTENT_WRITE, state__in=IN_DOUBT)
+UNRESOLVED_SQL = (
+    f"doubt.effect = '{ToolEffect.NON_IDEMPOTENT_WRITE}' AND doubt.state IN "
+    f"({', '.join(repr(str(state)) for state in IN_DOUBT)})"
 )
 
 
@@ -44,11 +65,16 @@ class StepCall:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a step's body ended, as it is recorded and as a replay gives it back."""
+    """How a step's body ended, as it is recorded and as a replay gives it back.
+
+    `began` and `ended` are what the worker's `clock()` said then; None where nobody looked.
+    """
 
     outcome: StepOutcome
     result: Payload | None = None
     error: str = ""
+    began: float | None = None
+    ended: float | None = None
 
 
 class StepQuerySet(models.QuerySet["Step"]):
@@ -66,7 +92,9 @@ class StepQuerySet(models.QuerySet["Step"]):
     def due_for_asking(self) -> StepQuerySet:
         """Writes in doubt whose destination has given no answer yet and may be asked (again) now."""
         now = Q(ask_after__isnull=True) | Q(ask_after__lte=Now())
-        unanswered = Q(testimony__in=["", Testimony.UNKNOWN], asked_count__lt=conf.VERIFY_ATTEMPTS)
+        unanswered = Q(
+            testimony__in=["", *sorted(UNANSWERED)], asked_count__lt=conf.VERIFY_ATTEMPTS
+        )
         return self.unresolved_writes().filter(now & unanswered)
 
     def without_payloads(self) -> StepQuerySet:
@@ -77,7 +105,7 @@ class StepManager(Manager["Step"].from_queryset(StepQuerySet)):  # type: ignore[
     pass
 
 
-class Step(models.Model):
+class Step(PartialIndexes):
     """One attempt at one journaled unit of work."""
 
     run = models.ForeignKey(
@@ -101,6 +129,7 @@ class Step(models.Model):
     epoch = models.PositiveIntegerField()
     owner = models.CharField(max_length=255, blank=True)
     started_at = models.DateTimeField(db_default=Now())
+    # When its body was seen to end. NULL where nobody saw that, or where a verdict stands for it.
     ended_at = models.DateTimeField(null=True, blank=True)
 
     # When the stamp of the write that this decision allows took it up.
@@ -140,13 +169,42 @@ class Step(models.Model):
                 | Q(~Q(state=StepState.RECORDED), recorded_key__isnull=True),
             ),
         )
+        # The second witness of a fence is found at once, however long the journal.
+        indexes = (
+            models.Index(
+                fields=["run"], name="agentruns_step_in_doubt", condition=UNRESOLVED_WRITE
+            ),
+        )
 
     def __str__(self) -> str:
         return f"{self.name} ({self.key}, attempt {self.attempt}): {self.state}"
 
     @property
+    def is_unresolved_write(self) -> bool:
+        return self.effect == ToolEffect.NON_IDEMPOTENT_WRITE and self.state in IN_DOUBT
+
+    @property
+    def raised(self) -> bool:
+        """Whether its worker saw its body raise, and nobody has decided on it since."""
+        return self.state == StepState.UNCERTAIN and self.outcome == StepOutcome.RAISED
+
+    @property
+    def asked_again_at(self) -> datetime | None:
+        """When its destination is asked again; None where it is not, whoever settles the run."""
+        again = self.testimony in UNANSWERED and self.asked_count < conf.VERIFY_ATTEMPTS
+        return self.ask_after if again else None
+
+    @property
     def landed_late(self) -> bool:
         return self.late_outcome in LANDED
+
+    @property
+    def came_back_late(self) -> bool:
+        """Whether a worker that had lost the run reported that its body returned, or never began.
+
+        A body that raised may have left work behind.
+        """
+        return self.late_outcome not in ("", StepOutcome.RAISED)
 
     @property
     def ending(self) -> Ending:
@@ -156,29 +214,53 @@ class Step(models.Model):
     @classmethod
     def of(cls, run: RunRow, claim: Claim, call: StepCall, attempt: int, **columns: Any) -> Step:
         """An unsaved attempt at this call, in this epoch."""
-        return cls(
-            run_id=run.pk,
-            key=call.key,
-            attempt=attempt,
-            position=call.position,
-            kind=call.kind,
-            name=call.name,
-            effect=call.effect,
-            arguments=call.arguments,
-            digest=call.digest,
-            idempotency_key=idempotency_key(run.uuid, call.key),
-            epoch=claim.epoch,
-            owner=claim.owner,
-            **columns,
-        )
+        return cls(**attempt_columns(run, claim, call, attempt), **columns)
 
 
 LANDED = frozenset({StepOutcome.RETURNED, StepOutcome.LANDED_WITHOUT_RESULT})
 
 
+def attempt_columns(run: RunRow, claim: Claim, call: StepCall, attempt: int) -> dict[str, Any]:
+    """The columns that every attempt at this call has, in this epoch."""
+    return {
+        "run_id": run.pk,
+        "key": call.key,
+        "attempt": attempt,
+        "position": call.position,
+        "kind": call.kind,
+        "name": call.name,
+        "effect": call.effect,
+        "arguments": call.arguments,
+        "digest": call.digest,
+        "idempotency_key": idempotency_key(run.uuid, call.key),
+        "epoch": claim.epoch,
+        "owner": claim.owner,
+    }
+
+
+@lru_cache(maxsize=64)
 def idempotency_key(run_uuid: uuid.UUID, key: str) -> str:
     """The key that a body hands to its destination: the same for every attempt of a step."""
     return str(uuid.uuid5(run_uuid, key))
+
+
+def mark_uncertain(attempts: Iterable[int], **said: Any) -> None:
+    """Note that nobody knows how these attempts ended, but for those that have an end."""
+    in_flight = Step.objects.filter(pk__in=list(attempts), state=StepState.STARTED)
+    in_flight.update(state=StepState.UNCERTAIN, **said)
+
+
+def ago(reading: float | None) -> timedelta:
+    """How long ago this worker's `clock()` gave this reading; nothing where it was not looked at.
+
+    A statement subtracts it from the database's time: a worker's wall clock decides nothing.
+    """
+    return timedelta(seconds=max(0.0, clock() - reading) if reading is not None else 0.0)
+
+
+def moment_of(reading: float | None) -> Expression:
+    """The moment of a reading of this worker's `clock()`, by the database's time."""
+    return from_now(-ago(reading))
 
 
 def recorded_columns(key: str, ending: Ending) -> dict[str, Any]:
@@ -190,4 +272,13 @@ def recorded_columns(key: str, ending: Ending) -> dict[str, Any]:
         "result": ending.result,
         "error": ending.error,
         "ended_at": Now(),
+    }
+
+
+def raised_columns(ending: Ending) -> dict[str, Any]:
+    """The columns of an attempt in doubt whose body raised; then, as far as it was seen, it ended."""
+    return {
+        "outcome": ending.outcome,
+        "error": ending.error,
+        "ended_at": moment_of(ending.ended),
     }

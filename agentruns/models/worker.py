@@ -7,6 +7,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Coalesce, Now
 
 from ..conf import conf
+from ..deciders import why_not
 from ..enums import (
     EventKind,
     RunMode,
@@ -16,13 +17,22 @@ from ..enums import (
     TerminationReason,
     ToolEffect,
 )
-from ..exceptions import CancelRequested, LeaseLost, TransitionRefused
+from ..exceptions import (
+    ApprovalVoid,
+    CancelRequested,
+    LeaseLost,
+    PayloadUnreadable,
+    TransitionRefused,
+)
 from ..failures import Failure
-from ..fields import Payload, storable
+from ..fields import Payload
 from ..guard import Claim, new_lease
+from ..raised import class_name
+from ..redaction import told
 from ..verdict import Action, Verdict, may_retry_after_fence
-from .row import NO_FENCE, RunRow
-from .step import UNRESOLVED_WRITE, Ending, Step, StepCall, recorded_columns
+from .row import RunRow
+from .step import UNRESOLVED_WRITE, Ending, Step, StepCall, moment_of, recorded_columns
+from .stopping import NO_FENCE, dead_lettered
 
 
 class WorkerTransitions(RunRow):
@@ -50,6 +60,17 @@ class WorkerTransitions(RunRow):
             started_at=Coalesce(F("started_at"), Now()),
         )
         return claim
+
+    def decline(self, owner: str, served: str | None) -> None:
+        """Write down that this worker leaves the locked run to others; its state does not change.
+
+        `served` is the version of the agent that it has; None where it does not have the agent. What
+        another worker has said since the run is due is not said again: it is woken for ever.
+        """
+        said: dict[str, Any] = {"wants": self.agent_version, "serves": served}
+        declined = self.history().filter(kind=EventKind.DECLINED, at__gte=self.available_at)
+        if not any(event.details == said for event in declined.order_by("-pk")[:SAID_BEFORE]):
+            self.add_event(EventKind.DECLINED, actor=owner, **said)
 
     def renew(self, claim: Claim) -> None:
         """Let the lease begin anew.
@@ -84,16 +105,16 @@ class WorkerTransitions(RunRow):
             )
             if any(step.state == StepState.RECORDED for step in known):
                 raise TransitionRefused(f"step {call.key} of run {self.uuid} is recorded already")
-            if row.pending_effect or any(is_unresolved(step) for step in known):
+            if row.pending_effect or any(step.is_unresolved_write for step in known):
                 raise TransitionRefused(f"run {self.uuid}: a fence stands; one write at a time")
             landed = [step for step in known if step.landed_late]
             if landed and not may_retry_after_fence(call.effect):
-                row._dead_letter(
+                end = dead_lettered(
                     TerminationReason.INTERRUPTED_WRITE,
-                    actor=claim.owner,
-                    fence=(ToolEffect.NON_IDEMPOTENT_WRITE, landed[-1].pk),
+                    (ToolEffect.NON_IDEMPOTENT_WRITE, landed[-1].pk),
                     error_message="an earlier attempt of this write reports that it landed",
                 )
+                row._become(end, claim.owner)
                 step = None
             else:
                 if approval_key is not None:
@@ -137,6 +158,7 @@ class WorkerTransitions(RunRow):
             columns: dict[str, Any] = {"lease_expires_at": new_lease()}
             if step is None:
                 recorded = recorded_columns(call.key, ending)
+                recorded["started_at"] = moment_of(ending.began)
                 Step.of(row, claim, call, call.attempt, **recorded).save(force_insert=True)
             else:
                 row._record_attempt(step, ending)
@@ -163,17 +185,15 @@ class WorkerTransitions(RunRow):
         with transaction.atomic(using=conf.DATABASE):
             row = self._lock()
             own = Step.objects.filter(pk=step.pk, epoch=claim.epoch, owner=claim.owner)
+            recorded = own.filter(state=StepState.RECORDED, outcome=ending.outcome).first()
             # What was recorded as this very ending is no news; what a person said may be wrong.
-            known = Q(state=StepState.RECORDED, outcome=ending.outcome, result=ending.result)
-            written = (
-                own.filter(late_at__isnull=True)
-                .exclude(known)
-                .update(
-                    late_outcome=ending.outcome,
-                    late_result=ending.result,
-                    late_error=storable(ending.error),
-                    late_at=Now(),
-                )
+            if recorded is not None and is_same(recorded.result, ending.result):
+                return
+            written = own.filter(late_at__isnull=True).update(
+                late_outcome=ending.outcome,
+                late_result=ending.result,
+                late_error=told(ending.error),
+                late_at=Now(),
             )
             if written:
                 row.add_event(
@@ -223,6 +243,7 @@ class WorkerTransitions(RunRow):
 
         Raises:
             TransitionRefused: there is no explicit yes for this very call, or it was used up.
+            ApprovalVoid: the user who gave it may not decide any more.
         """
         decision = self.journal().filter(recorded_key=approval_key).first()
         granted = (
@@ -235,7 +256,25 @@ class WorkerTransitions(RunRow):
             raise TransitionRefused(f"step {call.key} of run {self.uuid} was not approved as it is")
         if decision.used_at is not None and conf.APPROVAL_PER_ATTEMPT:
             raise TransitionRefused(f"the approval of step {call.key} has been used up")
+        if decision.result is not None and (why := why_not(decision.result.value)):
+            raise ApprovalVoid(approval_key, why)
         Step.objects.filter(pk=decision.pk).update(used_at=Now())
+
+    def withdraw_approval(self, claim: Claim, void: ApprovalVoid) -> None:
+        """Take a decision out of the journal that does not hold any more, so that it is asked again.
+
+        The decision stays readable as an attempt that was not applied; the history says why.
+
+        Raises:
+            LeaseLost: the run is not this segment's any more.
+        """
+        with self._held(claim) as row:
+            row.journal().filter(recorded_key=void.key).update(
+                state=StepState.NOT_APPLIED, recorded_key=None
+            )
+            row.add_event(
+                EventKind.APPROVAL_VOID, actor=claim.owner, step=void.key, why=told(void.why)
+            )
 
     def complete(self, claim: Claim, output: Payload, usage: Payload | None = None) -> None:
         """Settle as COMPLETED with this output; as CANCELLED if that was requested meanwhile.
@@ -284,12 +323,13 @@ class WorkerTransitions(RunRow):
         failure: Failure,
         error: BaseException,
         uncertain: Step | None = None,
+        ending: Ending | None = None,
         worker_ended: bool = True,
     ) -> Verdict:
         """Apply the verdict to a run whose segment failed and still owns it.
 
-        `uncertain` is the attempt whose body ended without saying what happened; `worker_ended` is
-        false where something of that body may go on in a thread that nobody waits for.
+        `uncertain` is the attempt whose body ended without saying what happened, and `ending` how it
+        did; `worker_ended` is false where something of that body may go on unseen.
 
         Raises:
             LeaseLost: the run is not this segment's any more; nothing changed.
@@ -298,12 +338,16 @@ class WorkerTransitions(RunRow):
             return row._stop(
                 failure,
                 actor=claim.owner,
-                error_class=type(error).__name__,
-                error_message=storable(error),
+                error_class=class_name(error),
+                error_message=told(error),
                 uncertain=uncertain,
+                ending=ending,
                 worker_ended=worker_ended,
             )
 
+
+# How many of the last refusals are looked through; there are as many as versions in use.
+SAID_BEFORE = 20
 
 ASKED = {
     StepKind.APPROVAL: EventKind.APPROVAL_ASKED,
@@ -311,11 +355,14 @@ ASKED = {
 }
 
 
-def is_unresolved(step: Step) -> bool:
-    return step.effect == ToolEffect.NON_IDEMPOTENT_WRITE and step.state in (
-        StepState.STARTED,
-        StepState.UNCERTAIN,
-    )
+def is_same(stored: Payload | None, given: Payload | None) -> bool:
+    """Whether both are the same value; a stored one that can't be read is not."""
+    if stored is None or given is None:
+        return stored is given
+    try:
+        return stored.as_json == given.as_json
+    except PayloadUnreadable:
+        return False
 
 
 def flush_commits() -> None:

@@ -2,28 +2,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandParser
 
 from ...api import cancel
 from ...enums import RunStatus
-from ...exceptions import AgentRunError
+from ..command import RunsCommand
+from ..finding import find
 from ..rendering import Data, emit
 
 
-class Command(BaseCommand):
+class Command(RunsCommand):
     help = "Cancel a run: at once where no write is in flight, else after that write is recorded."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("uuid")
+        parser.add_argument("uuid", help="the run")
         parser.add_argument("--by", default="", help="who cancels it, for the run's history")
-        parser.add_argument("--json", action="store_true")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        try:
-            status = cancel(options["uuid"], by=options["by"])
-        except AgentRunError as error:
-            raise CommandError(str(error)) from error
-        data = {"uuid": options["uuid"], "status": status}
+        run = find(options["uuid"])
+        status = cancel(run.uuid, by=options["by"])
+        data = {"uuid": run.uuid, "status": status}
         emit(self, options["json"], data, outcome_text)
 
 

@@ -2,52 +2,52 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandParser
 
 from ...api import decide, submit_input
-from ...exceptions import AgentRunError
-from ..arguments import json_value
+from ..arguments import JSON_HELP, json_value
+from ..command import RunsCommand
 from ..doubt import questions_data, questions_text
 from ..finding import find
-from ..rendering import Data, emit
+from ..rendering import Data, emit, line
+from ..usage import UsageError, refuse_without
 
 
-class Command(BaseCommand):
+class Command(RunsCommand):
     help = (
-        "Approve or deny a call, or answer a question, that a run waits for. Without a decision, "
-        "show what it waits for and the digests that the decisions need."
+        "Approve or deny a call, or answer a question, that a run waits for: a decision needs the step, "
+        "one of --approve, --deny and --answer, and --by and --digest. Without a step, show what the "
+        "run waits for, and the digests."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("uuid")
-        parser.add_argument("step", nargs="?", help="the key of what is asked")
+        parser.add_argument("uuid", help="the run")
+        parser.add_argument(
+            "step", nargs="?", help="the key of what is asked, quoted: it may contain a ?"
+        )
         decision = parser.add_mutually_exclusive_group()
-        decision.add_argument("--approve", action="store_true")
-        decision.add_argument("--deny", action="store_true")
-        decision.add_argument("--answer", help="JSON, @file, or - for standard input")
+        decision.add_argument(
+            "--approve", action="store_true", help="an approval: have the call made"
+        )
+        decision.add_argument(
+            "--deny", action="store_true", help="an approval: have the call not made"
+        )
+        decision.add_argument("--answer", metavar="JSON", help=f"answer a question: {JSON_HELP}")
         parser.add_argument("--by", help="who decides")
         parser.add_argument("--note", default="", help="kept in the history")
-        parser.add_argument("--digest", help="of what was shown")
-        parser.add_argument("--json", action="store_true")
+        parser.add_argument("--digest", help="of what was shown, which the decision is bound to")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        try:
-            if options["step"] is None:
-                emit(self, options["json"], questions_data(find(options["uuid"])), questions_text)
-                return
-            self.decide(options)
-            status = find(options["uuid"]).status
-        except AgentRunError as error:
-            raise CommandError(str(error)) from error
-        data = {"uuid": options["uuid"], "step": options["step"], "status": status}
+        refuse_wrong_usage(options)
+        run = find(options["uuid"])
+        if options["step"] is None:
+            emit(self, options["json"], questions_data(run), questions_text)
+            return
+        self.decide(options)
+        data = {"uuid": run.uuid, "step": options["step"], "status": find(run.uuid).status}
         emit(self, options["json"], data, outcome_text)
 
     def decide(self, options: Data) -> None:
-        if not (options["approve"] or options["deny"] or options["answer"] is not None):
-            raise CommandError("give --approve, --deny or --answer")
-        missing = [name for name in ("by", "digest") if options[name] is None]
-        if missing:
-            raise CommandError(f"a decision needs {', '.join(f'--{name}' for name in missing)}")
         about = {"by": options["by"], "digest": options["digest"]}
         if options["answer"] is not None:
             answer = json_value(options["answer"])
@@ -57,5 +57,16 @@ class Command(BaseCommand):
         decide(options["uuid"], options["step"], approved, note=options["note"], **about)
 
 
+def refuse_wrong_usage(options: Data) -> None:
+    decided = options["approve"] or options["deny"] or options["answer"] is not None
+    if decided and options["step"] is None:
+        raise UsageError("a decision needs the step: the key of what is asked")
+    if options["step"] is None:
+        return
+    if not decided:
+        raise UsageError("give --approve or --deny for an approval, --answer for a question")
+    refuse_without(options, ("by", "digest"), what="a decision")
+
+
 def outcome_text(data: Data) -> str:
-    return f"{data['uuid']}: {data['step']} is decided; the run is {data['status']}"
+    return f"{data['uuid']}: {line(data['step'])} is decided; the run is {data['status']}"

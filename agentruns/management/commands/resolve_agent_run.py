@@ -2,57 +2,63 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandParser
 
 from ...api import NO_RESULT, resolve
 from ...enums import Resolution
-from ...exceptions import AgentRunError
-from ..arguments import json_value
-from ..doubt import doubt_data, doubt_text
+from ...verdict import Weight
+from ..arguments import JSON_HELP, json_value
+from ..command import RunsCommand
+from ..doubt import doubt_data, doubt_text, refuse_unswept
 from ..finding import find
 from ..rendering import Data, emit
+from ..usage import UsageError, refuse_without
 
 VERDICTS = {verdict.value.replace("_", "-"): verdict for verdict in Resolution}
 
 
-class Command(BaseCommand):
+class Command(RunsCommand):
     help = (
-        "Give a verdict on the write that a run was interrupted in. Without one, show the write in "
-        "doubt and the digest that a verdict on it needs."
+        "Give a verdict on the write that a run was interrupted in; it needs --by, --reason and "
+        "--digest, 'happened' --result as well. Without one, show the write in doubt and the digest."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("uuid")
-        parser.add_argument("verdict", nargs="?", choices=sorted(VERDICTS))
+        parser.add_argument("uuid", help="the run")
+        parser.add_argument("verdict", nargs="?", choices=sorted(VERDICTS), help="what happened")
         parser.add_argument("--by", help="who gives the verdict")
         parser.add_argument("--reason", help="how that person knows")
         parser.add_argument("--digest", help="of the state that the verdict is based on")
-        parser.add_argument("--result", help="for 'happened': JSON, @file, or - for standard input")
+        parser.add_argument(
+            "--result",
+            metavar="JSON",
+            help=f"for 'happened': what the step returned: {JSON_HELP}",
+        )
         parser.add_argument(
             "--worker-may-act",
             action="store_true",
             help="for 'did-not-happen': confirm that the former worker may still perform the write",
         )
-        parser.add_argument("--json", action="store_true")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        try:
-            if options["verdict"] is None:
-                emit(self, options["json"], doubt_data(find(options["uuid"])), doubt_text)
-                return
-            self.resolve(options)
-            status = find(options["uuid"]).status
-        except AgentRunError as error:
-            raise CommandError(str(error)) from error
-        data = {"uuid": options["uuid"], "verdict": VERDICTS[options["verdict"]], "status": status}
+        refuse_wrong_usage(options)
+        run = find(options["uuid"])
+        if options["verdict"] is None:
+            emit(self, options["json"], doubt_data(run), doubt_text)
+            return
+        refuse_unswept(run)
+        weight = self.resolve(options)
+        data = {
+            "uuid": run.uuid,
+            "verdict": VERDICTS[options["verdict"]],
+            "effect": weight.value,
+            "status": find(run.uuid).status,
+        }
         emit(self, options["json"], data, outcome_text)
 
-    def resolve(self, options: Data) -> None:
-        missing = [name for name in ("by", "reason", "digest") if not (options[name] or "").strip()]
-        if missing:
-            raise CommandError(f"a verdict needs {', '.join(f'--{name}' for name in missing)}")
+    def resolve(self, options: Data) -> Weight:
         result = options["result"]
-        resolve(
+        return resolve(
             options["uuid"],
             VERDICTS[options["verdict"]],
             by=options["by"],
@@ -63,5 +69,18 @@ class Command(BaseCommand):
         )
 
 
+def refuse_wrong_usage(options: Data) -> None:
+    if options["verdict"] is None:
+        return
+    refuse_without(options, ("by", "reason", "digest"), what="a verdict")
+    if VERDICTS[options["verdict"]] is Resolution.HAPPENED and options["result"] is None:
+        raise UsageError("'happened' needs --result: what the step returned, as JSON")
+
+
 def outcome_text(data: Data) -> str:
-    return f"{data['uuid']}: {data['verdict'].label}; the run is {data['status']}"
+    said = f"{data['uuid']}: {data['verdict'].label}"
+    if data["effect"] == Weight.TAKES_EFFECT.value:
+        return f"{said}; the run is {data['status']}"
+    instead = " in place of the former proposal"
+    replaced = instead if data["effect"] == Weight.PROPOSES_ANOTHER.value else ""
+    return f"{said}: proposed{replaced}; it takes effect when another person gives the same verdict"
