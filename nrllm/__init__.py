@@ -2,7 +2,7 @@
 
 Everything an application needs is here: `register_agent`, `effect`, `ToolEffect`,
 `EffectNotApplied`, `EffectLanded`, `idempotency_key`, `RunInfo`, `Declaration`, `ask_person`,
-`ask_human`, and for the function that a write declares as `verify`: `Answer`, `WriteInDoubt`.
+`ask_human`, `event_place`, `EventPlace`, `PolicyDenied`, and for the function that a write declares as `verify`: `Answer`, `WriteInDoubt`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from .current import idempotency_key as idempotency_key
     from .effects import Declaration as Declaration
     from .effects import effect as effect
+    from .events import EventPlace as EventPlace
+    from .events import event_place as event_place
+    from .exceptions import PolicyDenied as PolicyDenied
     from .questions import ask_human as ask_human
     from .questions import ask_person as ask_person
     from .registration import RunInfo as RunInfo
@@ -31,12 +34,15 @@ _HOMES = {
     "Declaration": ".effects",
     "EffectLanded": "agentruns.exceptions",
     "EffectNotApplied": "agentruns.exceptions",
+    "EventPlace": ".events",
+    "PolicyDenied": ".exceptions",
     "RunInfo": ".registration",
     "ToolEffect": "agentruns.enums",
     "WriteInDoubt": "agentruns.registry",
     "ask_human": ".questions",
     "ask_person": ".questions",
     "effect": ".effects",
+    "event_place": ".events",
     "idempotency_key": ".current",
     "register_agent": ".registration",
 }
@@ -46,12 +52,15 @@ __all__ = [
     "Declaration",
     "EffectLanded",
     "EffectNotApplied",
+    "EventPlace",
+    "PolicyDenied",
     "RunInfo",
     "ToolEffect",
     "WriteInDoubt",
     "ask_human",
     "ask_person",
     "effect",
+    "event_place",
     "idempotency_key",
     "register_agent",
 ]

@@ -3,8 +3,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from django.apps import AppConfig
-from django.core.checks import CheckMessage, register
+from django.apps import AppConfig, apps
+from django.core.checks import CheckMessage, Error, register
 
 if TYPE_CHECKING:
     from agentruns.failures import Failure
@@ -25,7 +25,16 @@ class NrllmConfig(AppConfig):
 
 
 def check_tools(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
-    """Check what every registered agent's tools declare."""
+    """Check what every registered agent's tools declare, and that somebody looks for agents at all."""
+    if not apps.is_installed("agentruns"):
+        return [
+            Error(
+                "'nrllm' is in INSTALLED_APPS, but 'agentruns' is not: no agent is found, and no run "
+                "can be kept.",
+                hint="Add 'agentruns' to INSTALLED_APPS.",
+                id="nrllm.E003",
+            )
+        ]
     if f"{__package__}.registration" not in sys.modules:
         return []
     from .checks import check_tools

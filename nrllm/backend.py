@@ -4,7 +4,7 @@ import asyncio
 import contextvars
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +13,7 @@ from pydantic_ai.durable_exec import (
     BoundDurableOperation,
     DurableOperation,
     DurableOperationBackend,
+    ToolsetGetToolsId,
     durable_unit_scope,
 )
 from pydantic_ai.toolsets import AbstractToolset
@@ -21,14 +22,16 @@ from pydantic_ai.toolsets.abstract import ToolsetTool
 from agentruns.enums import StepKind, ToolEffect
 from agentruns.exceptions import ApprovalDenied, EffectLanded, EffectNotApplied
 
+from .approvals import Approvals
 from .current import CurrentStep, entered
-from .exceptions import AgentRefused, ResultNotStorable
-from .outcomes import denied_payload, landed, retry_payload, settled
+from .effects import Declaration
+from .exceptions import AgentRefused, ResultNotStorable, UnclearOutcome
+from .outcomes import SAYS_IT_HAPPENED, denied_payload, landed, retry_payload, settled
 from .prechecks import refused_arguments
 from .questions import AnswerNeeded, Answers, answering
 from .responses import failure_payload, raise_recorded_failure, with_distinct_call_ids
 from .steps import PlannedStep, Planner
-from .threads import OwnThread, ReadPool, run_from_this_thread
+from .threads import CallingThread, OwnThread, ReadPool, run_from_this_thread
 
 if TYPE_CHECKING:
     from agentruns.segment import Segment
@@ -46,8 +49,10 @@ class JournalBackend(DurableOperationBackend[Any]):
         planner: Planner,
         reads: ReadPool,
         dynamic_toolsets: Mapping[str, AbstractToolset[Any]],
+        approvals: Approvals,
     ) -> None:
         self._segment = segment
+        self._approvals = approvals
         self._dynamic = dynamic_toolsets
         self._planner = planner
         self._reads = reads
@@ -134,7 +139,7 @@ class JournalBackend(DurableOperationBackend[Any]):
 
         async def check(key: str) -> Any:
             with durable_unit_scope(), Agent.using_thread_executor(self._reads):
-                return await refused_arguments(toolset, params)
+                return await refused_arguments(toolset, params, plan.declaration)
 
         return await self._segment.astep(
             f"{plan.name}: arguments",
@@ -147,17 +152,20 @@ class JournalBackend(DurableOperationBackend[Any]):
     async def _in_step(
         self, plan: PlannedStep, operation: DurableOperation[Any, Any, Any], params: Any
     ) -> Any:
-        """Execute the step; again with the answer when its body asked a person."""
+        """Execute the step; again with the answer when a tool's body asked a person."""
+        if not plan.is_tool_call:
+            return await self._execute(plan, operation, params)
         answers = Answers()
         while True:
             try:
                 with answering(answers):
                     return await self._execute(plan, operation, params)
             except AnswerNeeded as needed:
-                number = len(answers.given) + 1
-                answer = await self._segment.await_input(
-                    plan.name, needed.question, key=f"{plan.key}?{number}"
-                )
+                key = f"{plan.key}?{len(answers.given) + 1}"
+                # Nothing may be awaited before it: siblings that have ended are parked with it.
+                await self._segment.ask_input(plan.name, needed.question, key=key)
+                await self._approvals.ask_about_response(params)
+                answer = await self._segment.await_input(plan.name, needed.question, key=key)
                 answers.given.append(answer)
 
     async def _execute(
@@ -190,12 +198,15 @@ class JournalBackend(DurableOperationBackend[Any]):
     def _body(
         self, plan: PlannedStep, operation: DurableOperation[Any, Any, Any], params: Any
     ) -> Callable[[str], Any]:
-        async def body(key: str, executor: Executor | None = None) -> Any:
+        async def body(key: str, executor: CallingThread | None = None) -> Any:
             step = CurrentStep(plan.name, plan.key, plan.declaration.effect, key)
             threads = executor or self._threads(plan)
             with entered(step), durable_unit_scope(), Agent.using_thread_executor(threads):
                 try:
-                    return await _run(plan, operation, params)
+                    payload = await _run(plan, operation, params, step)
+                    if executor is not None:
+                        _refuse_outside_transaction(plan, payload, executor)
+                    return payload
                 finally:
                     if isinstance(threads, OwnThread):
                         await threads.ended()
@@ -219,19 +230,40 @@ def _as_recorded(payload: Any, key: str) -> Any:
     return payload
 
 
-async def _run(plan: PlannedStep, operation: DurableOperation[Any, Any, Any], params: Any) -> Any:
+async def _run(
+    plan: PlannedStep, operation: DurableOperation[Any, Any, Any], params: Any, step: CurrentStep
+) -> Any:
     try:
         result = await operation.handler(params)
     except EffectNotApplied as said:
         if plan.declaration.effect is ToolEffect.READ_ONLY:
             return retry_payload(said.answer)
+        if step.inner.wrote:
+            why = "an agent inside it had started a write"
+            raise UnclearOutcome(plan.name, type(said).__name__, why) from said
         raise EffectNotApplied(retry_payload(said.answer)) from said
     payload = _encoded(plan, operation, result)
     if plan.kind is StepKind.MODEL:
         return with_distinct_call_ids(payload)
     if not plan.is_tool_call:
         return payload
-    return settled(payload, plan.declaration, plan.name)
+    return settled(payload, _what_still_holds(plan.declaration, step), plan.name)
+
+
+def _what_still_holds(declaration: Declaration, step: CurrentStep) -> Declaration:
+    """Believe no retry any more once an agent inside the tool has started a write."""
+    return replace(declaration, retry_means_not_applied=False) if step.inner.wrote else declaration
+
+
+def _refuse_outside_transaction(plan: PlannedStep, payload: Any, thread: CallingThread) -> None:
+    """Refuse to record as committed what did not run on the thread that holds the transaction."""
+    if payload["kind"] in SAYS_IT_HAPPENED and not thread.served:
+        raise AgentRefused(
+            f"the transactional write {plan.name!r} did not run in its transaction: something "
+            "around it awaits, or calls it in a way of its own. What it wrote, if anything, is "
+            "neither rolled back nor fenced. Make it a plain `def` tool of a FunctionToolset, or "
+            "declare it an idempotent or a non-idempotent write"
+        )
 
 
 def _encoded(plan: PlannedStep, operation: DurableOperation[Any, Any, Any], result: Any) -> Any:
@@ -240,6 +272,10 @@ def _encoded(plan: PlannedStep, operation: DurableOperation[Any, Any, Any], resu
         return operation.result_codec.dump(result)
     except Exception as error:
         message = f"the result of {plan.name!r} can't be kept as JSON: {error}"
+        if isinstance(operation.operation_id, ToolsetGetToolsId):
+            message += (
+                "; what a tool's metadata can't hold is declared in register_agent(effects=...)"
+            )
         acted = plan.declaration.effect is not ToolEffect.READ_ONLY
         if acted and landed(result):
             raise EffectLanded(message) from error

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.capabilities import AbstractCapability, SetToolMetadata
 from pydantic_ai.toolsets import (
     AbstractToolset,
     CombinedToolset,
-    ExternalToolset,
     FunctionToolset,
     PrefixedToolset,
     RenamedToolset,
@@ -51,13 +51,38 @@ class _Found:
     toolset: str
     timeout: float | None = None
     requires_approval: bool = False
+    schema: Any = None
 
 
 def catalog(durable: DurableAgent) -> list[CatalogEntry]:
     """List an agent's tools as far as they are known without running it."""
-    metadata = _metadata_of_capabilities(durable)
-    found = [one for toolset in durable.agent.toolsets for one in _walk(toolset)]
-    return [_entry(durable, _with_metadata(one, metadata)) for one in found]
+    return [_entry(durable, found) for found in _found_in(durable.agent)]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What only the agent's own toolsets show of a function that a run lists as a tool."""
+
+    metadata: tuple[Mapping[str, Any], ...] = ()
+    timeout: float | None = None
+
+
+def seen_of(agent: AbstractAgent[Any, Any]) -> dict[int, Seen]:
+    """What the agent's toolsets show of their tools, by the `id` of the function's schema."""
+    seen: dict[int, Seen] = {}
+    for found in _found_in(agent):
+        before = seen.get(id(found.schema), Seen())
+        layers = (*found.facts.beneath, found.facts.metadata or {})
+        timeout = before.timeout if before.timeout is not None else found.timeout
+        seen[id(found.schema)] = Seen((*before.metadata, *layers), timeout)
+    seen.pop(id(None), None)
+    return seen
+
+
+def _found_in(agent: AbstractAgent[Any, Any]) -> list[_Found]:
+    setters = _metadata_of_capabilities(agent)
+    found = [one for toolset in agent.toolsets for one in _walk(toolset)]
+    return [_with_metadata(one, setters) for one in found]
 
 
 def _entry(durable: DurableAgent, found: _Found) -> CatalogEntry:
@@ -79,20 +104,36 @@ def _walk(toolset: AbstractToolset[Any]) -> Iterator[_Found]:
     elif isinstance(toolset, WrapperToolset):
         for found in _walk(toolset.wrapped):
             yield replace(found, facts=_through(toolset, found.facts))
-    elif not isinstance(toolset, ExternalToolset):
+    else:
         yield _Found(ToolFacts(LATER), toolset.id or toolset.label)
+
+
+def wrappers_in(toolset: AbstractToolset[Any]) -> Iterator[WrapperToolset[Any]]:
+    """Yield the wrappers of a tree of toolsets."""
+    if isinstance(toolset, CombinedToolset):
+        for part in toolset.toolsets:
+            yield from wrappers_in(part)
+    elif isinstance(toolset, WrapperToolset):
+        yield toolset
+        yield from wrappers_in(toolset.wrapped)
 
 
 def _functions(toolset: FunctionToolset[Any]) -> Iterator[_Found]:
     for name, tool in toolset.tools.items():
         facts = ToolFacts(name, metadata=tool.metadata, function=tool.function)
         timeout = tool.timeout if tool.timeout is not None else toolset.timeout
-        yield _Found(facts, toolset.id or toolset.label, timeout, tool.requires_approval)
+        yield _Found(
+            facts,
+            toolset.id or toolset.label,
+            timeout,
+            tool.requires_approval,
+            tool.function_schema,
+        )
 
 
 def _through(wrapper: WrapperToolset[Any], facts: ToolFacts) -> ToolFacts:
     if isinstance(wrapper, SetMetadataToolset):
-        return replace(facts, metadata={**(facts.metadata or {}), **wrapper.metadata})
+        return _overlaid(facts, wrapper.metadata)
     if facts.name == LATER:
         return facts
     if isinstance(wrapper, PrefixedToolset):
@@ -103,14 +144,19 @@ def _through(wrapper: WrapperToolset[Any], facts: ToolFacts) -> ToolFacts:
     return facts
 
 
-def _metadata_of_capabilities(durable: DurableAgent) -> list[SetToolMetadata[Any]]:
+def _overlaid(facts: ToolFacts, metadata: Mapping[str, Any]) -> ToolFacts:
+    before = facts.metadata or {}
+    return replace(facts, metadata={**before, **metadata}, beneath=(*facts.beneath, before))
+
+
+def _metadata_of_capabilities(agent: AbstractAgent[Any, Any]) -> list[SetToolMetadata[Any]]:
     setters: list[SetToolMetadata[Any]] = []
 
     def visit(capability: AbstractCapability[Any]) -> None:
         if isinstance(capability, SetToolMetadata):
             setters.append(capability)
 
-    durable.agent.root_capability.apply(visit)
+    agent.root_capability.apply(visit)
     return setters
 
 
@@ -123,5 +169,5 @@ def _with_metadata(found: _Found, setters: list[SetToolMetadata[Any]]) -> _Found
             selector, (list, tuple, set, frozenset)
         )
         if selector == "all" or (named and facts.name in selector):
-            facts = replace(facts, metadata={**(facts.metadata or {}), **setter.metadata})
+            facts = _overlaid(facts, setter.metadata)
     return replace(found, facts=facts)

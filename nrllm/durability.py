@@ -16,6 +16,7 @@ from pydantic_ai.toolsets import AbstractToolset
 from agentruns.exceptions import SegmentInterrupt
 
 from .backend import JournalBackend
+from .events import placed
 from .refusals import refuse_unwrapped
 
 if TYPE_CHECKING:
@@ -49,9 +50,8 @@ class RunDurability(BaseDurabilityCapability[Any]):
         models: Mapping[str, Model] | None = None,
         event_stream_handler: EventStreamHandler[Any] | None = None,
     ) -> None:
-        super().__init__(
-            models=models, event_stream_handler=event_stream_handler, name=segment.run.agent
-        )
+        handler = event_stream_handler and placed(event_stream_handler, segment)
+        super().__init__(models=models, event_stream_handler=handler, name=segment.run.agent)
         self._segment = segment
         self._backend = backend
         self._journaled: set[int] = set()

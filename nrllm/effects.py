@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from agentruns.conf import conf
 from agentruns.enums import ToolEffect
 from agentruns.registry import Answer, WriteInDoubt
 
@@ -34,7 +35,10 @@ class Declaration:
     `retry_means_not_applied`: the tool raises `ModelRetry` only before it acts.
     `needs_approval`: a person decides on each call, with its arguments, before it is made.
     `verify`: asks the destination whether a write that was interrupted has happened;
-    `verify_is_final`: a destination that says 'not landed' also refuses this key from now on.
+    `verify_is_final`: after it said 'not landed', the destination does not carry out the former
+    request any more, however late it arrives: from now on it carries out at most one request with
+    this key, or none. The call is made again with the same key; where the destination refuses the
+    key, the tool raises `EffectNotApplied`.
     """
 
     effect: ToolEffect
@@ -43,6 +47,9 @@ class Declaration:
     needs_approval: bool = False
     verify: Verify | None = field(default=None, compare=False)
     verify_is_final: bool = field(default=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "effect", ToolEffect(self.effect))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,8 @@ class ToolFacts:
     metadata: Mapping[str, Any] | None = None
     function: Callable[..., Any] | None = None
     annotations_trusted: bool = False
+    # Metadata of the same tool that a toolset or a capability around it has written over.
+    beneath: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +96,13 @@ def effect(
 
     Raises:
         ValueError: `kind` is no `ToolEffect`.
+        TypeError: it stands where `kind` was left out.
     """
+    if callable(kind):
+        name = getattr(kind, "__name__", type(kind).__name__)
+        raise TypeError(f"@effect of {name!r} names no effect: write @effect(ToolEffect.READ_ONLY)")
     declaration = Declaration(
-        ToolEffect(kind),
+        kind,
         once_per_run,
         retry_means_not_applied,
         needs_approval,
@@ -139,7 +152,17 @@ def _sources(facts: ToolFacts, mapping: Mapped) -> list[Source]:
         found.append(("mapping", as_declaration(mapping[facts.name])))
     if facts.annotations_trusted and (declared := _from_annotations(facts.metadata)) is not None:
         found.append(("trusted MCP server", declared))
+    # What was written over can only make stricter what something else declares.
+    for metadata in (_over(facts.metadata, one) for one in facts.beneath if found):
+        declared = _from_metadata(metadata)
+        if declared is not None and ("metadata", declared) not in found:
+            found.append(("metadata", declared))
     return found
+
+
+def _over(metadata: Mapping[str, Any] | None, beneath: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a layer said; what it did not speak of is as it became further out."""
+    return {**(metadata or {}), **beneath}
 
 
 def as_declaration(said: ToolEffect | Declaration | str) -> Declaration:
@@ -179,3 +202,13 @@ def _from_annotations(metadata: Mapping[str, Any] | None) -> Declaration | None:
     if hints.get("idempotentHint") is True:
         return Declaration(ToolEffect.IDEMPOTENT_WRITE)
     return None
+
+
+def needs_approval(tool_kind: str, declaration: Declaration) -> bool:
+    """Whether a person has to allow each call of a tool, whoever said so."""
+    writes = declaration.effect is not ToolEffect.READ_ONLY
+    return (
+        tool_kind == "unapproved"
+        or declaration.needs_approval
+        or (writes and conf.WRITES_NEED_APPROVAL)
+    )

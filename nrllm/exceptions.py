@@ -7,6 +7,10 @@ class AgentRefused(AgentRunError):
     """Something of this agent can't run behind the fence; the message says what to do instead."""
 
 
+class PolicyDenied(AgentRunError):
+    """Raise in a guardrail (a hook, a tool that reads): the run must not go on, and is not retried."""
+
+
 class RequestRefused(AgentRunError):
     """The request of a run is neither a prompt nor `{"prompt": ...}`; nothing was executed."""
 

@@ -26,7 +26,13 @@ from pydantic_ai.exceptions import (
 from agentruns.enums import RETRYABLE_FAILURES, FailureClass, TerminationReason
 from agentruns.failures import Failure, class_of_http_status, classify
 
-from .exceptions import AgentRefused, RequestRefused, ResultNotStorable, UnclearOutcome
+from .exceptions import (
+    AgentRefused,
+    PolicyDenied,
+    RequestRefused,
+    ResultNotStorable,
+    UnclearOutcome,
+)
 
 PROVIDER = TerminationReason.PROVIDER_FAILED
 
@@ -48,6 +54,7 @@ RULES: tuple[tuple[type[BaseException], FailureClass, TerminationReason | None],
     (RunCancelled, FailureClass.CLIENT_ERROR, None),
     (UserError, FailureClass.CONFIGURATION, None),
     (AgentRefused, FailureClass.CONFIGURATION, None),
+    (PolicyDenied, FailureClass.CLIENT_ERROR, TerminationReason.POLICY_DENIED),
     (RequestRefused, FailureClass.CLIENT_ERROR, None),
     (ResultNotStorable, FailureClass.CLIENT_ERROR, None),
 )

@@ -12,8 +12,7 @@ from pydantic_ai.toolsets.abstract import ToolsetTool
 
 from agentruns.enums import ToolEffect
 
-from .approvals import needs_approval
-from .effects import RESOLVED_KEY, Resolved
+from .effects import RESOLVED_KEY, Resolved, needs_approval
 from .tools import note
 
 

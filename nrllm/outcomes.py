@@ -5,9 +5,10 @@ from typing import Any
 
 from agentruns.enums import FENCED_EFFECTS, ToolEffect
 from agentruns.exceptions import EffectNotApplied
+from agentruns.fields import storable
 
 from .effects import Declaration
-from .exceptions import UnclearOutcome
+from .exceptions import AgentRefused, UnclearOutcome
 from .keys import jsonable
 
 # Pydantic AI hands a tool's control flow over as values: {"kind": ..., ...}. A kind that is not
@@ -26,6 +27,11 @@ def settled(payload: Any, declaration: Declaration, tool: str) -> Any:
     """
     kind = str(payload.get("kind"))
     if declaration.effect is ToolEffect.READ_ONLY:
+        if kind == "call_deferred":
+            raise AgentRefused(
+                f"the tool {tool!r} raised CallDeferred: a durable run can't be given its result from "
+                "outside. Ask a person (ask_person), or call what has the result"
+            )
         return payload
     if declaration.effect is ToolEffect.TRANSACTIONAL_WRITE:
         return _of_transaction(payload, kind, tool)
@@ -49,8 +55,15 @@ def retry_payload(answer: Any) -> dict[str, str]:
     """Turn the answer of a body's `EffectNotApplied` into what the model sees: try again."""
     if answer is None:
         answer = "Nothing was done."
-    message = answer if isinstance(answer, str) else json.dumps(jsonable(answer))
-    return {"kind": "model_retry", "message": message}
+    return {"kind": "model_retry", "message": answer if isinstance(answer, str) else _said(answer)}
+
+
+def _said(answer: Any) -> str:
+    """An answer as JSON; of one that has no such form, its text. Never raises: nothing was done."""
+    try:
+        return json.dumps(jsonable(answer))
+    except Exception:
+        return storable(answer)
 
 
 def denied_payload(note: str) -> dict[str, str]:

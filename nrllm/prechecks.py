@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import ValidationError
@@ -7,7 +8,10 @@ from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.durable_exec import DynamicToolsetCallToolParams
 from pydantic_ai.toolsets import AbstractToolset, DynamicToolset
 
+from .effects import ATTRIBUTE, Declaration
+from .exceptions import AgentRefused
 from .keys import jsonable
+from .tools import function_of
 
 
 def dynamic_toolsets_of(agent: AbstractAgent[Any, Any]) -> dict[str, AbstractToolset[Any]]:
@@ -24,12 +28,15 @@ def dynamic_toolsets_of(agent: AbstractAgent[Any, Any]) -> dict[str, AbstractToo
 
 
 async def refused_arguments(
-    toolset: AbstractToolset[Any], params: DynamicToolsetCallToolParams
+    toolset: AbstractToolset[Any], params: DynamicToolsetCallToolParams, held: Declaration
 ) -> dict[str, Any] | None:
     """Validate the arguments of a dynamic toolset's tool; give back a refusal for the model, or None.
 
     Elsewhere that happens before the call. Here it would happen inside the write, where bad
     arguments can't be told from an error of the body.
+
+    Raises:
+        AgentRefused: the tool's decorator asks for more than the declaration that holds.
     """
     if params.tool_def is None:
         return None
@@ -37,6 +44,7 @@ async def refused_arguments(
     async with of_run:
         of_step = await of_run.for_run_step(params.ctx)
         tool = await of_step.get_tool_for_tool_def(params.tool_def, params.ctx)
+        _refuse_unseen(params.name, function_of(tool), held)
         try:
             tool.args_validator.validate_python(
                 params.tool_args, context=params.ctx.validation_context
@@ -44,6 +52,24 @@ async def refused_arguments(
         except ValidationError as error:
             return _refusal(error)
     return None
+
+
+def _refuse_unseen(name: str, function: Callable[..., Any] | None, held: Declaration) -> None:
+    """Refuse a decorator that was meant to hold, but that only the toolset's own process can see."""
+    said: Declaration | None = getattr(function, ATTRIBUTE, None)
+    if said is None:
+        return
+    flags = {
+        "needs_approval": said.needs_approval and not held.needs_approval,
+        "once_per_run": said.once_per_run and not held.once_per_run,
+        "verify": said.verify is not None and held.verify is None,
+    }
+    if unseen := [flag for flag, missing in flags.items() if missing]:
+        raise AgentRefused(
+            f"the tool {name!r} of a dynamic toolset declares {', '.join(unseen)} by its decorator, "
+            "which can't be seen before it is called. Declare the tool in "
+            f"register_agent(effects={{{name!r}: Declaration(...)}})"
+        )
 
 
 def _refusal(error: ValidationError) -> dict[str, Any]:

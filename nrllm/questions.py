@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import inspect
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import CodeType
 from typing import Any
 
 from jsonschema import Draft202012Validator, SchemaError  # type: ignore[import-untyped]
@@ -77,10 +79,7 @@ async def ask_person(question: str, answer: Any = str) -> Any:
     if step is None or answers is None:
         raise LookupError("ask_person() can be called only in a tool of a durable run")
     if step.effect is not ToolEffect.READ_ONLY:
-        raise AgentRefused(
-            f"the tool {step.name!r} asks a person and is {step.effect.value}: its body starts again "
-            "with the answer. Ask in a tool that reads, or have the write approved"
-        )
+        raise AgentRefused(cannot_ask(step.name, step.effect))
     kind = None if isinstance(answer, dict) else TypeAdapter(answer)
     schema = answer if kind is None else kind.json_schema()
     asked: dict[str, Any] = {"question": question, "schema": jsonable(schema)}
@@ -91,6 +90,26 @@ async def ask_person(question: str, answer: Any = str) -> Any:
         except ValidationError as error:
             # The type asks for more than its schema can say: ask again, and say why.
             asked = {**asked, "refused": said, "why": str(error)}
+
+
+def cannot_ask(name: str, effect: ToolEffect) -> str:
+    return (
+        f"the tool {name!r} asks a person and is {effect.value}: its body starts again with the "
+        "answer. Ask in a tool that reads, or have the write approved"
+    )
+
+
+def asks_person(function: Callable[..., Any]) -> bool:
+    """Whether a function's own code calls `ask_person`; what it calls in turn is not seen."""
+    function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None)
+    named = getattr(function, "__globals__", {}).get("ask_person", ask_person) is ask_person
+    return code is not None and named and "ask_person" in _names(code)
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return {*code.co_names, *code.co_freevars}.union(*map(_names, inner))
 
 
 def refuse_answer(question: Any, answer: Any) -> None:

@@ -50,27 +50,55 @@ def encode_result(durable: DurableAgent, step: str, kind: StepKind, value: Any) 
     try:
         return _recorded.dump_python(_recorded.validate_python(payload), mode="json")
     except ValidationError as error:
-        raise PayloadError(f"{step} can't have returned this: {error}") from error
+        raise PayloadError(_why_not(step, error)) from error
+
+
+def result_schema(durable: DurableAgent, step: str, kind: StepKind) -> dict[str, Any] | None:
+    """The JSON schema of what a tool's function returns, by its annotation; None without one."""
+    adapter = _adapter(durable, step) if kind is StepKind.TOOL else None
+    if adapter is None:
+        return None
+    try:
+        return adapter.json_schema()
+    except PydanticUserError:
+        return {
+            "description": "a type that has no JSON schema; the result is held to it all the same"
+        }
 
 
 def _fitting(durable: DurableAgent, step: str, value: Any) -> Any:
     """Hold the value to the return type of the tool's function, where there is one."""
-    entries = [entry for entry in catalog(durable) if entry.name == step]
-    adapter = _return_type(entries[0].facts.function) if entries else None
+    adapter = _adapter(durable, step)
     if adapter is None:
         return value
     try:
         return jsonable(adapter.validate_python(value))
     except ValidationError as error:
-        raise PayloadError(f"{step} can't have returned this: {error}") from error
+        raise PayloadError(_why_not(step, error)) from error
+
+
+def _why_not(step: str, error: ValidationError) -> str:
+    """Say what does not fit, and where; never the value, since this comes into histories and logs."""
+    wrong = error.errors(include_url=False, include_context=False, include_input=False)
+    said = [
+        f"{'.'.join(map(str, one['loc']))}: {one['msg']}" if one["loc"] else one["msg"]
+        for one in wrong
+    ]
+    return f"{step} can't have returned this: {'; '.join(said)}"
+
+
+def _adapter(durable: DurableAgent, step: str) -> TypeAdapter[Any] | None:
+    function = next((e.facts.function for e in catalog(durable) if e.name == step), None)
+    return _return_type(function)
 
 
 def _return_type(function: Callable[..., Any] | None) -> TypeAdapter[Any] | None:
+    """What the annotation says that is returned; None where it says nothing that can be held to."""
     if function is None:
         return None
     try:
         said = get_type_hints(inspect.unwrap(function), include_extras=True).get("return", Any)
-        if said is ToolReturn or getattr(said, "__origin__", None) is ToolReturn:
+        if said is Any or said is ToolReturn or getattr(said, "__origin__", None) is ToolReturn:
             return None
         return TypeAdapter(type(None) if said is None else said)
     except (NameError, TypeError, PydanticSchemaGenerationError, PydanticUserError):

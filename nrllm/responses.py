@@ -31,17 +31,27 @@ def with_distinct_call_ids(response: Any) -> Any:
     """
     if not isinstance(response, dict) or not isinstance(response.get("parts"), list):
         return response
+    given = {str(part.get("tool_call_id")) for part in response["parts"] if _is_tool_call(part)}
     seen: Counter[str] = Counter()
-    parts = [_with_distinct_id(part, seen) for part in response["parts"]]
+    parts = [_with_distinct_id(part, seen, given) for part in response["parts"]]
     return {**response, "parts": parts}
 
 
-def _with_distinct_id(part: Any, seen: Counter[str]) -> Any:
-    if not isinstance(part, dict) or part.get("part_kind") != "tool-call":
+def _is_tool_call(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("part_kind") == "tool-call"
+
+
+def _with_distinct_id(part: Any, seen: Counter[str], given: set[str]) -> Any:
+    if not _is_tool_call(part):
         return part
     call_id = str(part.get("tool_call_id"))
     seen[call_id] += 1
-    return part if seen[call_id] == 1 else {**part, "tool_call_id": f"{call_id}#{seen[call_id]}"}
+    if seen[call_id] == 1:
+        return part
+    while (distinct := f"{call_id}#{seen[call_id]}") in given:
+        seen[call_id] += 1
+    given.add(distinct)
+    return {**part, "tool_call_id": distinct}
 
 
 def failure_payload(error: Exception) -> dict[str, Any]:

@@ -3,31 +3,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.models import Model
-from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.toolsets.abstract import ToolsetTool
 from pydantic_ai.usage import RunUsage
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from agentruns import registry
+
 from .approvals import Approvals
 from .backend import JournalBackend
+from .catalog import Seen, seen_of
 from .durability import RunDurability
 from .effects import Resolved, effect_of
-from .exceptions import AgentRefused, ResultNotStorable
+from .exceptions import ResultNotStorable
 from .ordering import WriteOrdering
 from .prechecks import dynamic_toolsets_of
-from .refusals import refuse_agent, timeouts_of
+from .refusals import refuse_agent, refuse_listed, timeouts_of
 from .registration import DurableAgent, RunInfo
 from .requests import read_request
 from .steps import Planner
 from .subagents import durable_run
 from .threads import ReadPool
-from .tools import facts_of
+from .tools import facts_of, schema_of
+from .turns import turn_of
 
 if TYPE_CHECKING:
     from agentruns.segment import Segment
@@ -48,13 +51,16 @@ async def run_agent(durable: DurableAgent, segment: Segment) -> Any:
             mapping=durable.effects,
             timeouts=timeouts_of(agent),
             trusted=durable.trusted_mcp_servers,
+            keyed=segment.keyed,
         )
-        backend = JournalBackend(segment, planner, reads, dynamic_toolsets_of(agent))
+        approvals = Approvals(segment, planner)
+        backend = JournalBackend(segment, planner, reads, dynamic_toolsets_of(agent), approvals)
         async with (
+            turn_of(agent),
             _clients(agent, durable),
             _deps(durable, segment, reads) as deps,
         ):
-            with durable_run(durable.effects):
+            with durable_run():
                 result = await agent.run(
                     request.prompt,
                     message_history=request.message_history,
@@ -62,8 +68,8 @@ async def run_agent(durable: DurableAgent, segment: Segment) -> Any:
                     usage=usage,
                     usage_limits=durable.usage_limits,
                     capabilities=[
-                        WriteOrdering(partial(_resolve, durable)),
-                        Approvals(segment, planner),
+                        WriteOrdering(partial(_resolve, durable, seen_of(agent))),
+                        approvals,
                         RunDurability(
                             segment,
                             backend,
@@ -80,9 +86,12 @@ async def run_agent(durable: DurableAgent, segment: Segment) -> Any:
         reads.shutdown(wait=False, cancel_futures=True)
 
 
-def _resolve(durable: DurableAgent, tool: ToolsetTool[Any]) -> Resolved:
+def _resolve(durable: DurableAgent, seen: Mapping[int, Seen], tool: ToolsetTool[Any]) -> Resolved:
     trusted = tool.tool_def.toolset_id in durable.trusted_mcp_servers
-    return effect_of(facts_of(tool, annotations_trusted=trusted), durable.effects)
+    beneath = seen.get(id(schema_of(tool)), Seen()).metadata
+    resolved = effect_of(facts_of(tool, beneath, annotations_trusted=trusted), durable.effects)
+    refuse_listed(tool.tool_def, resolved.declaration, registry.get(durable.name).verifiers)
+    return resolved
 
 
 @contextlib.asynccontextmanager
@@ -143,11 +152,6 @@ def _usage_as_json(usage: RunUsage) -> dict[str, Any]:
 
 
 def _as_json(durable: DurableAgent, output: Any) -> Any:
-    if isinstance(output, DeferredToolRequests):
-        raise AgentRefused(
-            f"the agent {durable.name!r} ended with tool calls that wait for approval or for a result "
-            "from outside; a durable run can't hand those over yet"
-        )
     try:
         return to_jsonable_python(output, inf_nan_mode="constants")
     except PydanticSerializationError as error:

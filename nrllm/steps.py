@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,11 +27,21 @@ from pydantic_ai.toolsets.abstract import ToolsetTool
 
 from agentruns.enums import StepKind, ToolEffect
 
-from .effects import UNDECLARED, Declaration, Mapped, ToolFacts, as_declaration, effect_of
-from .keys import StepKeys, jsonable
+from .arguments import Arguments, arguments_of, refuse_arguments
+from .effects import (
+    UNDECLARED,
+    Declaration,
+    Mapped,
+    Source,
+    ToolFacts,
+    as_declaration,
+    effect_of,
+    needs_approval,
+)
+from .keys import StepKeys
 from .refusals import refuse_native_tools, refuse_write
 from .requests import request_digest
-from .tools import function_of, is_async, noted
+from .tools import function_of, noted
 
 READ = Declaration(ToolEffect.READ_ONLY)
 
@@ -61,11 +71,12 @@ class Planner:
         mapping: Mapped,
         timeouts: Mapping[str, float],
         trusted: Collection[str] = (),
+        keyed: Callable[[str], str] = str,
     ) -> None:
         self._mapping = mapping
         self._timeouts = timeouts
         self._trusted = trusted
-        self._keys = StepKeys()
+        self._keys = StepKeys(keyed)
         self._not_applied: Counter[str] = Counter()
 
     def plan(self, operation_id: DurableOperationId, params: Any, tool: Any) -> PlannedStep:
@@ -125,39 +136,77 @@ class Planner:
         tool: Any,
     ) -> PlannedStep:
         definition = _definition(params, tool)
-        name, heard = noted(definition) or (params.name, ())
-        arguments = jsonable(params.tool_args)
+        seen = noted(definition)
+        name = seen[0] if seen is not None else params.name
+        arguments = _arguments(params)
         if isinstance(operation_id, ToolsetValidateToolArgumentsId):
-            key = self._keys.numbered("validate", params.ctx.run_step, _call_id(params.ctx), name)
-            return PlannedStep(f"{name}: arguments", key, READ, arguments=arguments)
-        facts = self._leaf_facts(operation_id, params, definition)
-        declaration = effect_of(facts, self._mapping, heard).declaration
+            key = self._validation_key(params.ctx, name)
+            return PlannedStep(
+                f"{name}: arguments",
+                key,
+                READ,
+                arguments=arguments.stored,
+                digest=arguments.digest,
+            )
+        facts = self._leaf_facts(operation_id, params, definition, name)
+        declaration = self._held(facts, seen)
         declaration = self._checked(operation_id, params, name, declaration, definition)
+        kind = definition.kind if definition is not None else "function"
+        approved = params.ctx.tool_call_approved or kind == "unapproved"
+        refuse_arguments(
+            name, arguments, declaration, approved=approved or needs_approval(kind, declaration)
+        )
         return PlannedStep(
             name=name,
-            key=self._tool_key(params.ctx, name, declaration, arguments),
+            key=self._tool_key(params.ctx, name, declaration, arguments.known_by),
             declaration=declaration,
             kind=StepKind.TOOL,
-            arguments=arguments,
+            arguments=arguments.stored,
+            digest=arguments.digest,
             is_tool_call=True,
-            needs_approval=params.ctx.tool_call_approved
-            or (definition is not None and definition.kind == "unapproved"),
+            needs_approval=approved,
             precheck_key=self._precheck_key(params, declaration),
         )
 
     def approval(
-        self, ctx: RunContext[Any], definition: ToolDefinition, name: str, arguments: Any
+        self, ctx: RunContext[Any], tool: ToolsetTool[Any], name: str, validated: Any
     ) -> PlannedStep:
-        """Say as which step a call will be made that a person has to allow first."""
-        noted_name, heard = noted(definition) or (name, ())
-        facts = ToolFacts(name, metadata=definition.metadata)
-        declaration = effect_of(facts, self._mapping, heard).declaration
+        """Say as which step a call will be made that a person has to allow first.
+
+        Raises:
+            AgentRefused: what the person would be shown does not say what would be done.
+        """
+        definition = tool.tool_def
+        seen = noted(definition)
+        noted_name = seen[0] if seen is not None else name
+        declaration = self._held(ToolFacts(noted_name, metadata=definition.metadata), seen)
+        arguments = arguments_of(validated, raw_arguments(ctx), function_of(tool))
+        refuse_arguments(noted_name, arguments, declaration, approved=True)
         return PlannedStep(
             name=noted_name,
-            key=self._tool_key(ctx, noted_name, declaration, jsonable(arguments)),
+            key=self._tool_key(ctx, noted_name, declaration, arguments.known_by),
             declaration=declaration,
             kind=StepKind.TOOL,
-            arguments=jsonable(arguments),
+            arguments=arguments.stored,
+        )
+
+    def _held(self, facts: ToolFacts, seen: tuple[str, tuple[Source, ...]] | None) -> Declaration:
+        """What holds for a call. The mapping speaks of the names that the model sees, and no others.
+
+        A toolset's own name of a tool may be the model's name of another: where only that is known,
+        the mapping can't declare the tool, but may make stricter what it declares itself.
+        """
+        if seen is not None:
+            return effect_of(facts, self._mapping, seen[1]).declaration
+        alone = effect_of(facts, {})
+        return effect_of(facts, self._mapping).declaration if alone.declared else alone.declaration
+
+    def _validation_key(self, ctx: RunContext[Any], name: str) -> str:
+        """The same each time that one call is validated: how often that is depends on who asks."""
+        if not is_of_the_model(ctx):
+            return self._keys.numbered("validate", ctx.run_step, _call_id(ctx), name)
+        return self._keys.validation(
+            ctx.run_step, str(ctx.tool_call_id), name, approved=ctx.tool_call_approved
         )
 
     def _precheck_key(
@@ -176,6 +225,7 @@ class Planner:
         operation_id: DurableOperationId,
         params: ToolsetCallToolParams | DynamicToolsetCallToolParams,
         definition: ToolDefinition | None,
+        name: str,
     ) -> ToolFacts:
         """What only the toolset itself shows: the function, and which server the hints come from."""
         trusted = (
@@ -184,7 +234,7 @@ class Planner:
             and operation_id.toolset_id in self._trusted
         )
         return ToolFacts(
-            params.name,
+            name,
             metadata=definition.metadata if definition is not None else None,
             function=function_of(
                 params.tool if isinstance(params, ToolsetCallToolParams) else None
@@ -205,8 +255,7 @@ class Planner:
         if timeout is None and isinstance(operation_id, ToolsetCallToolId):
             timeout = self._timeouts.get(operation_id.toolset_id)
         tool = params.tool if isinstance(params, ToolsetCallToolParams) else None
-        asynchronous = tool is None or is_async(tool)
-        refuse_write(name, declaration.effect, timeout, kind, asynchronous=asynchronous)
+        refuse_write(name, declaration.effect, timeout, kind, function_of(tool))
         if kind == "function" or not declaration.retry_means_not_applied:
             return declaration
         # Elsewhere a ModelRetry also stands for a lost connection, or for a timeout.
@@ -249,12 +298,13 @@ class Planner:
         said = self._mapping.get(name)
         arguments = None
         if isinstance(params, CapabilityOperationParams):
-            arguments = jsonable(params.arguments)
+            arguments = arguments_of(params.arguments)
         return PlannedStep(
             name=name,
             key=self._keys.numbered("operation", step, name),
             declaration=UNDECLARED if said is None else as_declaration(said),
-            arguments=arguments,
+            arguments=None if arguments is None else arguments.stored,
+            digest=None if arguments is None else arguments.digest,
         )
 
 
@@ -266,13 +316,32 @@ def _definition(params: Any, tool: Any) -> ToolDefinition | None:
     return params.tool.tool_def if params.tool is not None else None
 
 
+def _arguments(params: ToolsetCallToolParams | DynamicToolsetCallToolParams) -> Arguments:
+    tool = params.tool if isinstance(params, ToolsetCallToolParams) else None
+    return arguments_of(params.tool_args, raw_arguments(params.ctx), function_of(tool))
+
+
+def raw_arguments(context: RunContext[Any]) -> dict[str, Any] | None:
+    """A call's arguments as the model gave them; None where code made the call."""
+    calls = last_response(context).tool_calls
+    call = next((call for call in calls if call.tool_call_id == context.tool_call_id), None)
+    try:
+        return None if call is None else call.args_as_dict()
+    except ValueError:
+        return None
+
+
 def _call_id(context: RunContext[Any]) -> str | None:
     return context.tool_call_id
 
 
 def is_of_the_model(context: RunContext[Any]) -> bool:
     """Whether the model made the call of this context in its last response."""
-    for message in reversed(context.messages):
-        if isinstance(message, ModelResponse):
-            return any(call.tool_call_id == context.tool_call_id for call in message.tool_calls)
-    return False
+    calls = last_response(context).tool_calls
+    return any(call.tool_call_id == context.tool_call_id for call in calls)
+
+
+def last_response(context: RunContext[Any]) -> ModelResponse:
+    """The model's last response; an empty one where there is none."""
+    responses = (one for one in reversed(context.messages) if isinstance(one, ModelResponse))
+    return next(responses, ModelResponse(parts=[]))

@@ -1,19 +1,20 @@
 """Holds agents that run inside a tool to what that tool declares.
 
 A sub-agent's tools are no steps: the fence around them is that of the tool that runs the sub-agent.
-So a tool that is declared to read may not run an agent that writes.
+So a tool that is declared to read may not run an agent that writes, and what only a step can keep (an
+approval, `once_per_run`, a verification) is refused there.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic_ai import Agent
+from pydantic_ai import Agent, ModelRetry
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.capabilities.abstract import CapabilityOrdering
 from pydantic_ai.models import ModelRequestContext
@@ -22,13 +23,16 @@ from pydantic_ai.toolsets import AbstractToolset, WrapperToolset
 from pydantic_ai.toolsets.abstract import ToolsetTool
 
 from agentruns.enums import ToolEffect
+from agentruns.exceptions import EffectNotApplied
 
-from .current import current_step
+from .catalog import Seen, seen_of
+from .current import CurrentStep, current_step, entered
 from .durability import RunDurability
-from .effects import Mapped, effect_of
+from .effects import Declaration, effect_of
 from .exceptions import AgentRefused
-from .refusals import refuse_native_tools
-from .tools import facts_of
+from .outcomes import retry_payload
+from .refusals import output_parts, refuse_inside, refuse_native_tools, refuse_output
+from .tools import facts_of, schema_of
 
 MAY_HOLD = {
     ToolEffect.READ_ONLY: frozenset({ToolEffect.READ_ONLY}),
@@ -36,14 +40,14 @@ MAY_HOLD = {
     ToolEffect.NON_IDEMPOTENT_WRITE: frozenset(ToolEffect),
 }
 
-# The effects mapping of the durable run that this code belongs to, in a step or between steps.
-_durable_run: ContextVar[Mapped | None] = ContextVar("nrllm_durable_run", default=None)
+# Whether this code belongs to a durable run, in a step or between steps.
+_durable_run: ContextVar[bool] = ContextVar("nrllm_durable_run", default=False)
 
 
 @contextmanager
-def durable_run(mapping: Mapped) -> Generator[None]:
+def durable_run() -> Generator[None]:
     """Mark the code of a durable run: agents that it runs are held to its steps."""
-    token = _durable_run.set(mapping)
+    token = _durable_run.set(True)
     try:
         yield
     finally:
@@ -63,37 +67,37 @@ def install() -> None:
     @functools.wraps(original)
     def iter_guarded(self: Agent[Any, Any], *args: Any, **kwargs: Any) -> Any:
         given = list(kwargs.get("capabilities") or ())
-        mapping = _durable_run.get()
-        if mapping is not None and not any(isinstance(one, RunDurability) for one in given):
-            kwargs["capabilities"] = [*given, _guard(mapping)]
+        if _durable_run.get() and not any(isinstance(one, RunDurability) for one in given):
+            for part in output_parts(kwargs.get("output_type") or self.output_type):
+                refuse_output(part, {})
+            kwargs["capabilities"] = [*given, InnerRunGuard(current_step(), seen_of(self))]
         return original(self, *args, **kwargs)
 
     iter_guarded.__nrllm__ = True  # type: ignore[attr-defined]
     Agent.iter = iter_guarded  # type: ignore[method-assign]
 
 
-def _guard(mapping: Mapped) -> InnerRunGuard:
-    step = current_step()
-    if step is None:
-        # Between steps code runs again on each replay: nothing there may act.
-        return InnerRunGuard(
-            "the agent's own code, outside every step,", ToolEffect.READ_ONLY, mapping
-        )
-    if step.effect is ToolEffect.TRANSACTIONAL_WRITE:
-        raise AgentRefused(
-            f"the transactional write {step.name!r} runs an agent: a model request would hold its "
-            "transaction open. Run the agent in a tool of its own"
-        )
-    return InnerRunGuard(f"the tool {step.name!r}", step.effect, mapping)
-
-
 class InnerRunGuard(AbstractCapability[Any]):
-    """Refuses tools that do more than the step around them declares."""
+    """Refuses tools that do more than the step around them declares, or that only a step can keep.
 
-    def __init__(self, holder: str, limit: ToolEffect, mapping: Mapped) -> None:
-        self.holder = holder
-        self.limit = limit
-        self.mapping = mapping
+    The outer agent's mapping speaks of its own tools: none of these is declared by it.
+    """
+
+    def __init__(self, step: CurrentStep | None, seen: dict[int, Seen]) -> None:
+        if step is not None and step.effect is ToolEffect.TRANSACTIONAL_WRITE:
+            raise AgentRefused(
+                f"the transactional write {step.name!r} runs an agent: a model request would hold its "
+                "transaction open. Run the agent in a tool of its own"
+            )
+        self.step = step
+        self._seen = seen
+        # Between steps code runs again on each replay: nothing there may act.
+        self.limit = ToolEffect.READ_ONLY if step is None else step.effect
+        self.holder = (
+            "the agent's own code, outside every step,"
+            if step is None
+            else f"the tool {step.name!r}"
+        )
 
     def get_ordering(self) -> CapabilityOrdering:
         return CapabilityOrdering(position="outermost")
@@ -106,11 +110,19 @@ class InnerRunGuard(AbstractCapability[Any]):
     ) -> ModelRequestContext:
         if self.limit is not ToolEffect.NON_IDEMPOTENT_WRITE:
             native = request_context.model_request_parameters.native_tools
-            refuse_native_tools(native, self.mapping)
+            refuse_native_tools(native, {})
         return request_context
 
-    def refuse(self, tool: ToolsetTool[Any]) -> None:
-        effect = effect_of(facts_of(tool), self.mapping).declaration.effect
+    def held(self, tool: ToolsetTool[Any]) -> Declaration:
+        return effect_of(facts_of(tool, self._of(tool).metadata), {}).declaration
+
+    def refuse_unkept(self, tool: ToolsetTool[Any]) -> None:
+        definition = tool.tool_def
+        timeout = definition.timeout if definition.timeout is not None else self._of(tool).timeout
+        refuse_inside(self.holder, definition.name, self.held(tool), definition.kind, timeout)
+
+    def refuse_excess(self, tool: ToolsetTool[Any]) -> None:
+        effect = self.held(tool).effect
         if effect not in MAY_HOLD[self.limit]:
             raise AgentRefused(
                 f"{self.holder} is {self.limit.value} and runs an agent whose tool "
@@ -118,13 +130,35 @@ class InnerRunGuard(AbstractCapability[Any]):
                 "does, or the inner one as what it does"
             )
 
+    def _of(self, tool: ToolsetTool[Any]) -> Seen:
+        return self._seen.get(id(schema_of(tool)), Seen())
+
 
 @dataclass
 class _GuardedToolset(WrapperToolset[Any]):
     guard: InnerRunGuard
 
+    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+        tools = await super().get_tools(ctx)
+        for tool in tools.values():
+            self.guard.refuse_unkept(tool)
+        return tools
+
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> Any:
-        self.guard.refuse(tool)
-        return await super().call_tool(name, tool_args, ctx, tool)
+        self.guard.refuse_excess(tool)
+        step = self.guard.step
+        if step is not None and self.guard.held(tool).effect is not ToolEffect.READ_ONLY:
+            step.inner.wrote = True
+        with entered(_inner(step, name, tool_args)) if step is not None else nullcontext():
+            try:
+                return await super().call_tool(name, tool_args, ctx, tool)
+            except EffectNotApplied as said:
+                # It speaks of this call, and not of the tool around its agent.
+                raise ModelRetry(retry_payload(said.answer)["message"]) from said
+
+
+def _inner(step: CurrentStep, tool: str, arguments: dict[str, Any]) -> CurrentStep:
+    key = step.inner.key(step.idempotency_key, tool, arguments)
+    return replace(step, idempotency_key=key)

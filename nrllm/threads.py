@@ -10,6 +10,8 @@ from typing import Any
 
 from django.db import connections
 
+from agentruns.stopiteration import without_stop_iteration
+
 READ_THREADS = 8
 LOOK_AT_THE_LOOP_SECONDS = 1.0
 
@@ -47,14 +49,16 @@ class ReadPool(ThreadPoolExecutor):
         super().__init__(max_workers=READ_THREADS, thread_name_prefix="nrllm-read")
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        return super().submit(_with_connections_closed(fn), *args, **kwargs)
+        work = without_stop_iteration(_with_connections_closed(fn))
+        return super().submit(work, *args, **kwargs)
 
 
-class _CallingThread(Executor):
-    """Hands functions to the thread that serves it."""
+class CallingThread(Executor):
+    """Hands functions to the thread that serves it; `served` once that has run one."""
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self.served = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -72,20 +76,21 @@ class _CallingThread(Executor):
                     raise RuntimeError("the event loop was closed under a transaction") from None
                 continue
             if work is not None:
+                self.served = True
                 work()
 
 
 def run_from_this_thread(
     loop: asyncio.AbstractEventLoop,
     context: contextvars.Context,
-    coroutine: Callable[[Executor], Coroutine[Any, Any, Any]],
+    coroutine: Callable[[CallingThread], Coroutine[Any, Any, Any]],
 ) -> Any:
     """Run a coroutine on `loop`, and what it gives to its executor on the calling thread.
 
     So the synchronous function inside an asynchronous tool call runs where the transaction is
     open, and sees no running event loop. The calling thread must not be the loop's.
     """
-    executor = _CallingThread()
+    executor = CallingThread()
     done: Future[Any] = Future()
 
     def start() -> None:
@@ -109,6 +114,8 @@ def _copy(ended: asyncio.Task[Any], done: Future[Any]) -> None:
 def _settling(
     future: Future[Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Callable[[], None]:
+    fn = without_stop_iteration(fn)
+
     def work() -> None:
         if not future.set_running_or_notify_cancel():
             return

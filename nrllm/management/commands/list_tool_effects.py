@@ -1,47 +1,75 @@
 from __future__ import annotations
 
-import json
+from collections.abc import Collection
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
+from agentruns import registry
+from agentruns.management.command import RunsCommand
+from agentruns.management.rendering import emit, line, table
 from nrllm.catalog import CatalogEntry, catalog
+from nrllm.effects import needs_approval
 from nrllm.registration import durable_agents
 
+PLAIN = "plain functions name the effect of each step where it is made"
 
-class Command(BaseCommand):
+
+class Command(RunsCommand):
     help = "List every registered agent's tools, their effects, and where each was declared."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("agents", nargs="*", help="only these agents")
-        parser.add_argument("--json", action="store_true", help="print JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
         wanted = set(options["agents"])
         known = {durable.name: durable for durable in durable_agents()}
-        if unknown := wanted - known.keys():
-            raise CommandError(f"no agent is registered as: {', '.join(sorted(unknown))}")
+        plain = sorted(set(registry.names()) - known.keys())
+        refuse_unknown(wanted - known.keys(), plain)
         entries = [
             entry
             for name, durable in known.items()
             if not wanted or name in wanted
             for entry in catalog(durable)
         ]
-        if options["json"]:
-            self.stdout.write(json.dumps([as_json(entry) for entry in entries], indent=2))
-            return
-        for entry in entries:
-            effect = entry.resolved.declaration.effect.value
-            approval = ", needs approval" if needs_approval(entry) else ""
-            line = f"{entry.agent}  {entry.name}  {effect}{approval}  ({entry.sources})"
-            self.stdout.write(line)
+        data = [as_data(entry) for entry in entries]
+        text = table(map(as_row, entries)) or nothing_to_list(known.keys(), plain)
+        emit(self, options["json"], data, lambda _data: text)
 
 
-def needs_approval(entry: CatalogEntry) -> bool:
-    return entry.requires_approval or entry.resolved.declaration.needs_approval
+def refuse_unknown(names: Collection[str], plain: Collection[str]) -> None:
+    functions = sorted(name for name in names if name in plain)
+    if unknown := sorted(set(names) - set(functions)):
+        raise CommandError(f"no agent is registered as: {', '.join(unknown)}")
+    if functions:
+        raise CommandError(f"{PLAIN}: {', '.join(functions)}")
 
 
-def as_json(entry: CatalogEntry) -> dict[str, Any]:
+def nothing_to_list(agents: Collection[str], plain: Collection[str]) -> str:
+    if agents:
+        return "The registered agents have no tools."
+    said = f" {PLAIN.capitalize()}: {', '.join(plain)}." if plain else ""
+    return line(f"No Pydantic AI agent is registered in this process.{said}")
+
+
+def as_row(entry: CatalogEntry) -> list[str]:
+    held = entry.resolved.declaration
+    said = {
+        "needs approval": waits(entry),
+        "once per run": held.once_per_run,
+        "final verify": held.verify is not None and held.verify_is_final,
+        "verify": held.verify is not None and not held.verify_is_final,
+    }
+    more = ", ".join(what for what, holds in said.items() if holds)
+    return [entry.agent, entry.name, held.effect.value, more, f"({entry.sources})"]
+
+
+def waits(entry: CatalogEntry) -> bool:
+    kind = "unapproved" if entry.requires_approval else "function"
+    return needs_approval(kind, entry.resolved.declaration)
+
+
+def as_data(entry: CatalogEntry) -> dict[str, Any]:
     held = entry.resolved.declaration
     return {
         "agent": entry.agent,
@@ -51,7 +79,7 @@ def as_json(entry: CatalogEntry) -> dict[str, Any]:
         "declared": entry.resolved.declared,
         "once_per_run": held.once_per_run,
         "retry_means_not_applied": held.retry_means_not_applied,
-        "needs_approval": needs_approval(entry),
+        "needs_approval": waits(entry),
         "verified": held.verify is not None,
         "sources": [
             {"source": source, "effect": said.effect.value}
