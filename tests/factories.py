@@ -116,6 +116,13 @@ def expire(run: AgentRun) -> None:
     AgentRun.objects.filter(pk=run.pk).write_guarded(lease_expires_at=from_now(-1))
 
 
+def lose(run: AgentRun) -> None:
+    """Reap it when its lease is over, at the same moment: no renewal comes between."""
+    with transaction.atomic():
+        expire(run)
+        reap(run)
+
+
 def make_due(run: AgentRun) -> None:
     """End the pause before a retry."""
     AgentRun.objects.filter(pk=run.pk).write_guarded(available_at=Now())
@@ -162,10 +169,10 @@ def snapshot(run: AgentRun) -> Any:
 
 
 @contextmanager
-def registered(function: F, *, version: str = "") -> Iterator[str]:
+def registered(function: F, **options: Any) -> Iterator[str]:
     """Register an agent for the time of a `with` block; its name."""
     name = f"agent-{uuid.uuid4().hex[:8]}"
-    registry.add(registry.RegisteredAgent(name, function, version))
+    registry.add(registry.RegisteredAgent(name, function, **options))
     try:
         yield name
     finally:

@@ -12,6 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
+from script.demonstration.model import conversation
+from script.demonstration.shop import ORDERS, task
 from tests.servers.process import ROOT
 from tests.servers.waiting import wait_until
 
@@ -107,3 +109,35 @@ def test_two_at_a_time_are_refused(
     _, errors = second.communicate(timeout=30)
     assert second.returncode == 2
     assert "another demonstration" in errors
+
+
+@pytest.mark.timeout(400)
+def test_its_agent_keeps_its_promises_wherever_its_worker_is_killed(tmp_path: Path) -> None:
+    order = ORDERS[1001]
+    answers = [said.get("text", said) for said in conversation(order)]
+    done = subprocess.run(
+        [
+            *(sys.executable, "manage.py", "crash_agent_run", "support_desk", "--json"),
+            *("--request", json.dumps(task(order)), "--answers", json.dumps(answers)),
+            *("--setup", "script.demonstration.pretend.mail"),
+        ],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "settings.demo",
+            "AGENTRUNS_DEMO_DIR": str(tmp_path),
+        },
+        capture_output=True,
+        text=True,
+        timeout=380,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert report["effects_undisturbed"] == {"e-mail": 1}
+    ends = {(cell["name"], cell["point"]): cell["outcome"] for cell in report["cells"]}
+    assert len(ends) >= 10
+    dead = [place for place, outcome in ends.items() if outcome == "dead-lettered"]
+    inside = ("after_stamp", "in_body", "before_record", "in_record")
+    assert dead == [("send_email", point) for point in inside]
+    assert set(ends.values()) == {"resumed", "dead-lettered"}

@@ -29,7 +29,8 @@ def setting_in_a_process(name: str, **environment: str) -> Any:
 def test_a_database_url_overrides_the_options_of_its_engine() -> None:
     assert database("sqlite:////srv/x?timeout=5")["OPTIONS"]["timeout"] == 5
     assert database("sqlite:////srv/x", {"timeout": 7})["OPTIONS"]["timeout"] == 7
-    assert database("postgres://somebody@localhost/x")["OPTIONS"] == {}
+    limit = "-c idle_in_transaction_session_timeout=60s"
+    assert database("postgres://somebody@localhost/x")["OPTIONS"] == {"options": limit}
 
 
 @pytest.mark.sqlite

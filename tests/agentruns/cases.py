@@ -9,6 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.test import override_settings
 
+from agentruns import registry
 from agentruns.api import enqueue
 from agentruns.enums import FailureClass, StepKind, StepOutcome, ToolEffect
 from agentruns.failures import Failure
@@ -16,7 +17,22 @@ from agentruns.fields import Payload
 from agentruns.guard import Claim
 from agentruns.models import AgentRun, Step, StepCall
 from agentruns.models.step import Ending
+from agentruns.reaper import sweep
+from agentruns.registry import Answer, RegisteredAgent, Verifier
+from agentruns.verification import verify
 from tests.harness.runs import reread
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "title": "Full name", "maxLength": 20},
+        "age": {"type": "integer", "minimum": 0},
+        "colour": {"enum": ["red", "green", 3]},
+        "sure": {"type": "boolean"},
+        "more": {"type": "array"},
+    },
+    "required": ["name", "colour"],
+}
 
 WORKER = "queue:elsewhere:1:aa"
 
@@ -102,8 +118,43 @@ def completed(output: Any = "done", **options: Any) -> AgentRun:
     return reread(run)
 
 
-def waiting(**options: Any) -> AgentRun:
+def asking(kind: StepKind = StepKind.INPUT, arguments: Any = "sure?", **options: Any) -> AgentRun:
+    """A run that waits for an answer, or for an approval of a call with these arguments."""
     run, claim = running(**options)
-    run.ask(claim, call("ask", ToolEffect.READ_ONLY, kind=StepKind.INPUT))
+    stored = Payload.of(arguments)
+    run.ask(
+        claim,
+        StepCall("ask", "ask", kind, ToolEffect.READ_ONLY, stored, stored.digest, 1),
+    )
     run.suspend(claim)
+    return reread(run)
+
+
+def answered(run: AgentRun) -> Any:
+    """What was answered to the one question of this run."""
+    result = Step.objects.get(run=run).result
+    return None if result is None else result.value
+
+
+def reaped() -> AgentRun:
+    """A run whose worker was not seen to end inside its write."""
+    run = writing(stale=True)[0]
+    sweep()
+    return reread(run)
+
+
+def told_too_early(note: str = "no such key") -> AgentRun:
+    """A run whose destination said 'not landed' while the former worker could still act."""
+    run = reaped()
+    doubt = Verifier(lambda doubt: Answer.not_landed(note))
+    former = registry._agents.get(run.agent)
+    registry._agents[run.agent] = RegisteredAgent(
+        run.agent, lambda segment: None, verifiers={"send": doubt}
+    )
+    try:
+        verify(run.uuid)
+    finally:
+        del registry._agents[run.agent]
+        if former is not None:
+            registry._agents[run.agent] = former
     return reread(run)

@@ -138,7 +138,7 @@ def test_a_decision_that_comes_twice_counts_once() -> None:
     assert snapshot(run) == before
 
 
-@pytest.mark.postgres
+@pytest.mark.server
 def test_one_of_two_decisions_at_the_same_moment_counts() -> None:
     run = executed(Mailer())
     digest = open_question(run).digest
@@ -154,13 +154,16 @@ def test_one_of_two_decisions_at_the_same_moment_counts() -> None:
     assert kinds.count(EventKind.GRANTED) + kinds.count(EventKind.DENIED) == 1
 
 
-def test_the_person_who_asked_for_the_run_may_be_kept_from_approving_it(settings: Any) -> None:
+@pytest.mark.parametrize("name", ["alice", "Alice", " alice "])
+def test_the_person_who_asked_for_the_run_may_be_kept_from_approving_it(
+    settings: Any, name: str
+) -> None:
     settings.AGENTRUNS = {**settings.AGENTRUNS, "REQUESTER_MAY_APPROVE": False}
     mailer = Mailer()
     run = executed(mailer)
     AgentRun.objects.filter(pk=run.pk).update(requested_by="alice")
     with pytest.raises(TransitionRefused, match="may not approve"):
-        approve(run, by="alice")
+        approve(run, by=name)
     approve(run, by="bob")
 
 

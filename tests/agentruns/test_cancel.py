@@ -3,9 +3,11 @@ from __future__ import annotations
 import pytest
 
 from agentruns.api import cancel, enqueue
-from agentruns.enums import RunStatus, ToolEffect
+from agentruns.enums import WAITING, RunStatus, StepState, ToolEffect
 from agentruns.exceptions import RunNotFound, TransitionRefused
 from agentruns.fields import Payload
+from agentruns.guard import Claim
+from agentruns.models import Step
 from agentruns.segment import Segment
 from agentruns.tasks import execute
 from tests.factories import (
@@ -48,7 +50,19 @@ def test_under_a_fence_only_the_request_is_written(effect: ToolEffect) -> None:
     row = reread(run)
     assert (row.status, row.pending_effect, row.pending_step_id) == ("running", effect, step.pk)
     assert row.cancel_requested_at is not None
+    assert history(run)[-1] == "cancel_asked"
     run.renew(held)
+
+
+@pytest.mark.parametrize("status", [RunStatus.QUEUED, *sorted(WAITING)])
+def test_a_write_in_doubt_that_only_the_journal_shows_is_not_hidden(status: RunStatus) -> None:
+    run = with_status(status)
+    claimed = Claim(run.pk, "somebody", run.claim_epoch)
+    Step.of(run, claimed, call(effect=WRITE), 1, state=StepState.STARTED).save()
+    assert cancel(run.uuid, by="somebody") is RunStatus.FAILED
+    row = reread(run)
+    assert row.termination_reason == "interrupted_write"
+    assert row.standing_fence()[0] == WRITE
 
 
 def test_asking_twice_is_asking_once() -> None:

@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+import logging
+import sys
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+from cryptography.fernet import Fernet
 from django.conf import settings as django_settings
-from django.core.checks import CheckMessage, run_checks
+from django.core.checks import INFO, CheckMessage, run_checks
 from django.core.management import call_command
 from django.db import connection
 from django.test import modify_settings, override_settings
 from django_q.models import Schedule
 
 from agentruns.conf import Conf
+from agentruns.encryption import fernet
 
 SQLITE = {
     "ENGINE": "django.db.backends.sqlite3",
@@ -22,7 +26,8 @@ SQLITE = {
 @pytest.fixture(autouse=True)
 def patient_cluster(settings: Any) -> None:
     """The defaults of AGENTRUNS, and a cluster that fits them."""
-    settings.AGENTRUNS = {}
+    # By its own defaults, MariaDB takes less in a statement than the largest payload needs.
+    settings.AGENTRUNS = {"MAX_PAYLOAD_BYTES": 2_000_000} if connection.vendor == "mysql" else {}
     settings.Q_CLUSTER = {**django_settings.Q_CLUSTER, "timeout": 900, "retry": 960}
 
 
@@ -134,6 +139,7 @@ def test_E005_a_step_that_may_last_less_than_a_lease() -> None:
         ({"DISPATCHER": "no.such.module"}, "No module named 'no'"),
         ({"DISPATCHER": "not_dotted"}, "doesn't look like a module path"),
         ({"DISPATCHER": "agentruns.dispatch.TASK"}, "has no method wake()"),
+        ({"REDACT": "nowhere.redact"}, "can't be imported"),
         ({"FAILURE_CLASSIFIERS": ["agentruns.failures.nothing"]}, "nothing"),
         ({"FAILURE_CLASSIFIERS": ["agentruns.dispatch.TASK"]}, "can't be called"),
     ],
@@ -145,10 +151,20 @@ def test_E006_a_path_that_leads_nowhere(value: dict[str, Any], why: str) -> None
     assert why in message.msg
 
 
-def test_E006_the_default_dispatcher_without_django_q() -> None:
+def test_E006_a_dispatcher_whose_library_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "celery", None)
+    monkeypatch.delitem(sys.modules, "agentruns.dispatch.celery", raising=False)
+    with override_settings(AGENTRUNS={"DISPATCHER": "agentruns.dispatch.celery.CeleryDispatcher"}):
+        (message,) = found()
+    assert message.hint == "Install celery, which it needs."
+
+
+def test_E015_django_q_is_to_wake_the_runs_and_is_not_installed() -> None:
     with modify_settings(INSTALLED_APPS={"remove": "django_q"}):
-        # What was imported before is imported still: ask for another of its kind.
-        assert "E006" in ids_with(DISPATCHER="agentruns.dispatch.django_q.Nothing")
+        (message,) = found()
+        assert ids_with(DISPATCHER="agentruns.dispatch.immediate.ImmediateDispatcher") == []
+    assert message.id == "agentruns.E015"
+    assert "Add 'django_q' to INSTALLED_APPS" in str(message.hint)
 
 
 def test_E007_an_alias_that_is_no_database() -> None:
@@ -185,7 +201,7 @@ def test_E009_times_without_a_zone() -> None:
         assert ids() == ["E009"]
 
 
-@pytest.mark.postgres
+@pytest.mark.server
 def test_E010_a_database_that_can_not_skip_locked_rows(
     transactional_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +209,18 @@ def test_E010_a_database_that_can_not_skip_locked_rows(
     monkeypatch.setattr(connection.features, "has_select_for_update_skip_locked", False)
     assert ids(databases=["default"]) == ["E010"]
     assert ids() == []
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_E013_another_isolation_level(transactional_db: None, level: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET default_transaction_isolation = '{level}'")
+    try:
+        assert ids(databases=["default"]) == ["E013"]
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("RESET default_transaction_isolation")
 
 
 @pytest.mark.parametrize("cluster", [{"retry": 900}, {"retry": 899}])
@@ -219,6 +247,22 @@ def test_W004_a_cluster_without_a_timeout() -> None:
     assert ids_in_cluster(timeout=None) == ["W004"]
 
 
+def test_W012_a_cluster_without_a_broker(settings: Any) -> None:
+    settings.Q_CLUSTER = {"timeout": 900, "retry": 960}
+    (message,) = found()
+    assert message.id == "agentruns.W012"
+    assert "Redis at localhost:6379" in message.msg
+    assert "'orm': 'default'" in str(message.hint)
+    assert ids_in_cluster(orm="default") == []
+    assert ids_in_cluster(redis={}) == []
+    assert ids_in_cluster(orm=None) == ["W012"]
+
+
+def test_W012_no_cluster_at_all(settings: Any) -> None:
+    del settings.Q_CLUSTER
+    assert sorted(ids()) == ["W004", "W012"]
+
+
 def test_W005_a_cluster_that_executes_at_once() -> None:
     assert ids_in_cluster(sync=True) == ["W005"]
 
@@ -238,11 +282,76 @@ def test_W007_nobody_reaps(transactional_db: None) -> None:
     assert ids(**asked) == ["W007"]
     assert ids(databases=["default"]) == []
     call_command("install_reaper_schedule", verbosity=0, json=True)
-    assert ids(**asked) == []
+    assert ids(**asked) == ["I001"]
     Schedule.objects.update(repeats=0)
     assert ids(**asked) == ["W007"]
+
+
+def test_I001_only_a_schedule_of_the_cluster_reaps(transactional_db: None) -> None:
+    call_command("install_reaper_schedule", verbosity=0, json=True)
+    (message,) = found(include_deployment_checks=True, databases=["default"])
+    assert (message.id, message.level) == ("agentruns.I001", INFO)
+    assert found(databases=["default"]) == []
+
+
+def test_E012_keys_that_are_none() -> None:
+    good = Fernet.generate_key().decode()
+    assert ids_with(ENCRYPTION_KEYS=[good]) == []
+    assert ids_with(ENCRYPTION_KEYS=[good, "a secret that is no key"]) == ["E012"]
+
+
+def test_E012_names_no_key() -> None:
+    with override_settings(AGENTRUNS={"ENCRYPTION_KEYS": ["hunter2"]}):
+        (message,) = found()
+    assert "number 1 of ENCRYPTION_KEYS is not a Fernet key" in message.msg
+    assert "hunter2" not in str(message)
+    with override_settings(AGENTRUNS={"ENCRYPTION_KEYS": "hunter2"}):
+        (message,) = found()
+    assert message.id == "agentruns.E002"
+    assert "hunter2" not in str(message)
+
+
+def test_E012_a_library_that_is_not_installed() -> None:
+    fernet.cache_clear()
+    with patch.dict("sys.modules", {"cryptography.fernet": None}):
+        assert ids_with(ENCRYPTION_KEYS=[Fernet.generate_key().decode()]) == ["E012"]
+
+
+def test_W010_statements_with_payloads_in_the_log(settings: Any) -> None:
+    sql = logging.getLogger("django.db.backends")
+    level = sql.level
+    sql.setLevel(logging.DEBUG)
+    try:
+        assert ids() == []
+        settings.DEBUG = True
+        assert ids() == ["W010"]
+        sql.setLevel(logging.INFO)
+        assert ids() == []
+    finally:
+        sql.setLevel(level)
+
+
+@pytest.mark.parametrize(("workers", "said"), [(None, "processors"), (2, "2 workers"), (1, "")])
+def test_W011_several_workers_on_sqlite(settings: Any, workers: int | None, said: str) -> None:
+    settings.Q_CLUSTER = {**settings.Q_CLUSTER, "workers": workers}
+    with patch.dict(django_settings.DATABASES, {"default": SQLITE}):
+        messages = [m for m in found(include_deployment_checks=True) if m.id == "agentruns.W011"]
+        assert "agentruns.W011" not in [message.id for message in found()]
+    assert [said in message.msg for message in messages] == ([True] if said else [])
 
 
 def test_W008_a_maximum_below_what_is_doubled() -> None:
     values = {"RETRY_BACKOFF_SECONDS": 10, "RETRY_BACKOFF_MAX_SECONDS": 5}
     assert ids_with(**values) == ["W008"]
+
+
+@pytest.mark.postgres
+def test_W009_a_transaction_that_may_stay_open_for_ever(transactional_db: None) -> None:
+    assert ids(databases=["default"]) == []
+    with connection.cursor() as cursor:
+        cursor.execute("SET idle_in_transaction_session_timeout = 0")
+    try:
+        assert ids(databases=["default"]) == ["W009"]
+        assert ids() == []
+    finally:
+        connection.close()

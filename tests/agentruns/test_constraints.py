@@ -92,7 +92,7 @@ def test_an_attempt_exists_once() -> None:
 
 def test_one_attempt_of_a_key_is_recorded_at_most() -> None:
     _run, _claim, step = fenced()
-    write_by_hand("agentruns_step", step.pk, "state = 'recorded', recorded_key = key")
+    write_by_hand("agentruns_step", step.pk, "state = 'recorded', recorded_key = 'write'")
     with pytest.raises(IntegrityError), transaction.atomic():
         copy_of(step, attempt=2, state="recorded", recorded_key=step.key).save()
 

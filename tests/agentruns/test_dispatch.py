@@ -4,7 +4,8 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 from django_q.models import OrmQ
 
 from agentruns.api import enqueue
@@ -71,3 +72,29 @@ def test_the_immediate_dispatcher_executes_the_run_where_it_is_woken(settings: A
     with registered(lambda segment: "done") as agent:
         accepted = enqueue(agent)
     assert reread_by_uuid(accepted.uuid).status == "completed"
+
+
+def test_many_wake_ups_are_one_statement_in_the_table_of_django_q() -> None:
+    uuids = [uuid4() for _ in range(50)]
+    with CaptureQueriesContext(connection) as sent:
+        assert wake_all(uuids) == 50
+    assert len([query for query in sent if query["sql"].startswith("INSERT")]) == 1
+    assert {message.task["args"] for message in OrmQ.objects.all()} == {
+        (str(uuid),) for uuid in uuids
+    }
+    assert all(message.lock.year == 1970 for message in OrmQ.objects.all())
+
+
+class DeafToMany:
+    def wake(self, uuid: UUID) -> None:
+        calls.append(uuid)
+
+    def wake_many(self, uuids: list[UUID]) -> None:
+        raise ConnectionRefusedError
+
+
+def test_many_wake_ups_that_could_not_be_sent_together_count_as_not_sent(settings: Any) -> None:
+    settings.AGENTRUNS = {"DISPATCHER": f"{__name__}.DeafToMany"}
+    calls.clear()
+    assert wake_all([uuid4(), uuid4()]) == 0
+    assert wake_all([uuid4()]) == 1

@@ -9,13 +9,14 @@ from django.db.models import F
 from django.utils import timezone
 from django_q.models import OrmQ
 
+from agentruns import api
 from agentruns.api import enqueue
 from agentruns.exceptions import IdempotencyConflict, PayloadError, UnknownAgent
 from agentruns.fields import Payload
 from agentruns.models import AgentRun
 from tests.factories import make_due, queued, registered, reread
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("form")]
 
 
 @pytest.fixture
@@ -165,3 +166,15 @@ def test_the_version_of_the_agent_is_kept() -> None:
     with registered(lambda segment: None, version="2026-11") as agent:
         accepted = enqueue(agent)
     assert AgentRun.objects.get(uuid=accepted.uuid).agent_version == "2026-11"
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_json_does_not_have_is_refused_in_a_request(
+    agent: str, number: float
+) -> None:
+    """As on the command line: see `Payload` for the rule."""
+    with pytest.raises(PayloadError, match="not JSON compliant"):
+        enqueue(agent, {"a": [number]})
+    with pytest.raises(PayloadError, match="not JSON compliant"):
+        api.run(agent, {"a": [number]})
+    assert not AgentRun.objects.exists()

@@ -43,7 +43,7 @@ from tests.factories import (
     step_of,
 )
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("form")]
 
 ABOUT_TO_STAMP = call(arguments={"to": "customer"})
 
@@ -137,7 +137,8 @@ def test_recording_another_attempt_leaves_the_fence() -> None:
     stray = Step.of(run, claimed, call("stray", REPEATABLE), 1, state=StepState.STARTED)
     stray.save()
     run.record_step(claimed, call("stray", REPEATABLE), returned(), stray)
-    assert reread(run).pending_step_id == step.pk
+    row = reread(run)
+    assert (row.pending_effect, row.pending_step_id) == (WRITE, step.pk)
 
 
 def test_an_attempt_that_is_not_in_flight_is_not_recorded() -> None:
@@ -155,8 +156,48 @@ def test_a_record_says_whether_a_cancel_was_requested_meanwhile() -> None:
     assert run.record_step(claimed, call(), returned(), step) is True
 
 
-def test_completing_with_a_standing_fence_is_refused() -> None:
+def test_the_record_of_a_read_says_it_too() -> None:
     run, claimed, _step = fenced()
+    assert run.record_step(claimed, call("read", READ), returned()) is False
+    run.cancel(by="somebody")
+    assert run.record_step(claimed, call("another", READ), returned()) is True
+
+
+def test_a_record_has_its_time() -> None:
+    run, claimed, step = fenced()
+    assert step_of(run).ended_at is None
+    run.record_step(claimed, call(), returned(), step)
+    run.record_step(claimed, call("read", READ), returned())
+    for key in ("write", "read"):
+        assert step_of(run, key).ended_at is not None
+
+
+def test_the_record_of_a_read_renews_the_lease() -> None:
+    run, claimed = running()
+    expire(run)
+    run.record_step(claimed, call("read", READ), returned())
+    assert not AgentRun.objects.stale().filter(pk=run.pk).exists()
+
+
+def test_a_renewal_begins_the_lease_anew() -> None:
+    run, held = running()
+    expire(run)
+    run.renew(held)
+    assert not AgentRun.objects.stale().filter(pk=run.pk).exists()
+
+
+@pytest.mark.parametrize("standing", [WRITE, REPEATABLE])
+def test_completing_with_a_standing_fence_is_refused(standing: ToolEffect) -> None:
+    run, claimed, _step = fenced(standing)
+    before = snapshot(run)
+    with pytest.raises(TransitionRefused, match="fence stands"):
+        run.complete(claimed, Payload.of(None))
+    assert snapshot(run) == before
+
+
+def test_completing_sees_an_attempt_whose_fence_was_emptied_by_hand() -> None:
+    run, claimed, _step = fenced()
+    empty_fence_by_hand(run)
     before = snapshot(run)
     with pytest.raises(TransitionRefused, match="fence stands"):
         run.complete(claimed, Payload.of(None))
@@ -256,9 +297,11 @@ def test_a_lease_that_ran_out_but_that_nobody_took_is_still_ones_own() -> None:
 # The second witness: what the journal says where somebody emptied the column by hand.
 
 
-def test_a_stamp_sees_an_attempt_whose_fence_was_emptied_by_hand() -> None:
-    run, held, _step = fenced()
+@pytest.mark.parametrize("state", [StepState.STARTED, StepState.UNCERTAIN])
+def test_a_stamp_sees_an_attempt_whose_fence_was_emptied_by_hand(state: StepState) -> None:
+    run, held, step = fenced()
     empty_fence_by_hand(run)
+    Step.objects.filter(pk=step.pk).update(state=state)
     before = snapshot(run)
     with pytest.raises(TransitionRefused, match="a fence stands"):
         run.mark_pending_effect(held, call("another"))
@@ -274,6 +317,30 @@ def test_the_verdict_sees_an_attempt_whose_fence_was_emptied_by_hand(state: Step
     assert reap(run).reason is TerminationReason.INTERRUPTED_WRITE
     row = reread(run)
     assert (row.pending_effect, row.pending_step_id) == (WRITE, step.pk)
+
+
+def test_a_stamp_sees_a_fence_whose_attempt_was_emptied_by_hand() -> None:
+    run, held, _step = fenced(REPEATABLE)
+    AgentRun.objects.filter(pk=run.pk).write_guarded(pending_step=None)
+    before = snapshot(run)
+    with pytest.raises(TransitionRefused, match="a fence stands"):
+        run.mark_pending_effect(held, call("another"))
+    assert snapshot(run) == before
+
+
+def test_the_fences_own_attempt_is_in_doubt_before_one_that_was_added_by_hand() -> None:
+    run, _held, step = fenced()
+    added = step_of(run)
+    added.pk, added.key, added._state.adding = None, "another", True
+    added.save()
+    assert reread(run).standing_fence() == (WRITE, step.pk)
+
+
+def test_a_dead_letter_of_another_effect_leaves_its_attempt_in_flight() -> None:
+    run, held, step = fenced(REPEATABLE)
+    fail(run, held)
+    assert reread(run).termination_reason == "not_retryable"
+    assert step_of(run).state == StepState.STARTED == step.state
 
 
 def test_the_verdict_sees_it_under_the_fence_of_another_write() -> None:
@@ -360,7 +427,7 @@ def landed_late(effect: ToolEffect = WRITE) -> tuple[AgentRun, Claim]:
         row.resolve(
             Resolution.DID_NOT_HAPPEN,
             by="somebody",
-            reason="",
+            reason="told so",
             digest=row.resolution_digest(),
             worker_may_act_confirmed=True,
         )

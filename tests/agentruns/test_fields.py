@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentruns.exceptions import PayloadError, PayloadUnreadable
-from agentruns.fields import MAX_DEPTH, Payload, label, storable
+from agentruns.fields import MAX_DEPTH, Payload, label, storable, typed_json
 from agentruns.models import AgentRun
 from tests.factories import queued
+from tests.strange import EmptyAtFirst, KeylessAtFirst, Name
 
 JSON = st.recursive(
     st.none()
@@ -117,12 +118,18 @@ class UnprintableError(Exception):
         10**5000,
         Hostile(a=1),
         Unspeakable(a=1),
+        {Name("a"): 1, Name("a"): 2},
     ],
     ids=lambda value: type(value).__name__,
 )
 def test_refuses_what_would_not_come_back_the_same(value: Any) -> None:
     with pytest.raises(PayloadError):
         Payload.of(value)
+
+
+@pytest.mark.parametrize("value", [EmptyAtFirst([{1: 2}]), KeylessAtFirst({1: 2})])
+def test_keeps_what_was_looked_at_and_not_what_another_reading_gives(value: Any) -> None:
+    assert not Payload.of(value).value
 
 
 def test_takes_the_deepest_value_that_it_allows() -> None:
@@ -200,3 +207,19 @@ def test_refuses_a_label_that_it_would_have_to_change(text: Any) -> None:
 
 def test_keeps_a_label() -> None:
     assert label("ü" * 200, "a name") == "ü" * 200
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["NaN", "-Infinity", "1e999", "[-1e999]", '{"a": 1, "a": 2}', '[{"b": {"a": 1, "a": 1}}]', "{"],
+)
+def test_what_a_person_typed_is_refused_where_it_would_be_altered(text: str) -> None:
+    with pytest.raises(ValueError):
+        typed_json(text)
+
+
+def test_what_a_person_typed_is_decoded() -> None:
+    assert typed_json('{"a": [1, 2.5, null, "x"], "b": {"a": 1e3}}') == {
+        "a": [1, 2.5, None, "x"],
+        "b": {"a": 1000.0},
+    }

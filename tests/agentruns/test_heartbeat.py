@@ -17,6 +17,7 @@ from tests.factories import (
     claim,
     executed,
     expire,
+    lose,
     make_due,
     reap,
     running,
@@ -85,7 +86,7 @@ def test_it_stops_with_its_segment(conf: Any) -> None:
 
 
 def test_it_does_not_renew_what_hangs_longer_than_a_step_may(conf: Any) -> None:
-    conf(LEASE_SECONDS=0.5, HEARTBEAT_SECONDS=0.05, MAX_STEP_SECONDS=0.3)
+    conf(LEASE_SECONDS=2, HEARTBEAT_SECONDS=0.05, MAX_STEP_SECONDS=1)
 
     def agent(segment: Segment) -> None:
         def hang(key: str) -> None:
@@ -100,7 +101,7 @@ def test_it_does_not_renew_what_hangs_longer_than_a_step_may(conf: Any) -> None:
 
 
 def test_it_renews_again_when_the_hanging_step_was_recorded_after_all(conf: Any) -> None:
-    conf(LEASE_SECONDS=20, HEARTBEAT_SECONDS=0.05, MAX_STEP_SECONDS=0.2)
+    conf(LEASE_SECONDS=20, HEARTBEAT_SECONDS=0.05, MAX_STEP_SECONDS=1)
 
     def agent(segment: Segment) -> None:
         segment.step("hang", lambda key: wait_until(lambda: segment.heartbeat._hung), effect=READ)
@@ -115,8 +116,7 @@ def test_no_new_step_starts_when_it_was_told_that_the_run_is_lost(conf: Any) -> 
     bodies: list[str] = []
 
     def agent(segment: Segment) -> None:
-        expire(segment.run)
-        reap(segment.run)
+        lose(segment.run)
         make_due(segment.run)
         claim(segment.run, OWNER)
         wait_until(lambda: segment.heartbeat.lost is not None, what="a refused beat")
@@ -148,7 +148,8 @@ def test_the_body_does_not_start_where_the_stamp_took_half_a_lease(
     conf: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a process that was paused between the two: only its clock is set ahead here."""
-    from agentruns import segment as module
+    from agentruns import execution as module
+    from agentruns import hotpath
     from agentruns.clock import clock
 
     conf(LEASE_SECONDS=20)
@@ -157,14 +158,14 @@ def test_the_body_does_not_start_where_the_stamp_took_half_a_lease(
     bodies: list[str] = []
 
     def agent(segment: Segment) -> None:
-        stamp = segment.run.mark_pending_effect
+        stamp = hotpath.stamp
 
         def pause(*args: Any) -> Any:
             stamped = stamp(*args)
             ahead[0] = 10.5
             return stamped
 
-        monkeypatch.setattr(segment.run, "mark_pending_effect", pause)
+        monkeypatch.setattr(hotpath, "stamp", pause)
         segment.step("write", lambda key: bodies.append("write"), effect=WRITE)
 
     run = executed(agent)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import signal
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import connection
 
-from agentruns import segment as segments
+from agentruns import bodies, execution
 from agentruns.enums import RunStatus
 from agentruns.models import AgentRun
 from agentruns.models.step import Ending
@@ -31,24 +33,24 @@ class Alarm(BaseException):
 def test_an_interruption_between_body_and_record_leaves_the_fence_standing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    bodies: list[str] = []
-    encode = segments.ending_returned
+    sent: list[str] = []
+    encode = bodies.ending_returned
 
     def interrupted(value: Any) -> Ending:
-        monkeypatch.setattr(segments, "ending_returned", encode)
+        monkeypatch.setattr(execution, "ending_returned", encode)
         raise Alarm
 
     def agent(segment: Segment) -> Any:
         for _ in range(2):
             try:
-                return segment.step("send", bodies.append, key="send", effect=WRITE)
+                return segment.step("send", sent.append, key="send", effect=WRITE)
             except Alarm:
                 continue
         return None
 
-    monkeypatch.setattr(segments, "ending_returned", interrupted)
+    monkeypatch.setattr(execution, "ending_returned", interrupted)
     run = executed(agent)
-    assert len(bodies) == 1
+    assert len(sent) == 1
     assert (run.status, run.termination_reason) == (RunStatus.FAILED, "interrupted_write")
 
 
@@ -63,7 +65,7 @@ def test_an_interruption_of_a_transaction_is_not_taken_for_its_failure(
         def submitted(function: Any) -> Any:
             future = submit(function)
             future.result()
-            monkeypatch.undo()
+            monkeypatch.setattr(segment.sql, "submit", submit)
             raise Alarm
 
         monkeypatch.setattr(segment.sql, "submit", submitted)
@@ -129,13 +131,67 @@ def test_a_body_on_a_loop_that_was_timed_out_may_still_act() -> None:
     assert run.former_worker_may_act()
 
 
-def test_a_body_on_the_worker_itself_that_raised_acts_no_more() -> None:
+def test_a_plain_body_that_raised_may_have_left_something_behind() -> None:
+    """Such as one whose own thread pool goes on when it stopped waiting for it."""
+    release, written = threading.Event(), threading.Event()
+
+    def works(key: str) -> None:
+        assert release.wait(20)
+        written.set()
+
+    with ThreadPoolExecutor(1) as pool:
+
+        def times_out(key: str) -> None:
+            pool.submit(works, key).result(timeout=0.01)
+
+        run = executed(lambda segment: segment.step("send", times_out, effect=WRITE))
+        assert run.termination_reason == "interrupted_write"
+        assert run.former_worker_may_act()
+        assert not written.is_set(), "it has yet to write"
+        release.set()
+    assert written.is_set()
+
+
+def test_a_plain_body_on_a_loop_that_raised_may_have_left_something_behind() -> None:
     def fails(key: str) -> None:
         raise OSError("cut")
 
-    run = executed(lambda segment: segment.step("send", fails, effect=WRITE))
+    async def agent(segment: Segment) -> Any:
+        await segment.astep("send", fails, effect=WRITE)
+
+    run = executed(agent)
+    assert run.termination_reason == "interrupted_write"
+    assert run.former_worker_may_act()
+
+
+def test_a_body_that_did_not_start_left_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process was paused between the stamp and the body."""
+    times = iter([0.0, 10_000.0])
+    monkeypatch.setattr("agentruns.execution.clock", lambda: next(times, 10_000.0))
+    run = executed(lambda segment: segment.step("send", lambda key: None, effect=WRITE))
     assert run.termination_reason == "interrupted_write"
     assert not run.former_worker_may_act()
+
+
+def test_an_async_body_that_raised_may_have_left_something_behind() -> None:
+    async def agent(segment: Segment) -> Any:
+        async def fails(key: str) -> None:
+            raise OSError("cut")
+
+        await segment.astep("send", fails, effect=WRITE)
+
+    run = executed(agent)
+    assert run.former_worker_may_act()
+
+
+def test_a_plain_function_that_gave_back_a_coroutine_may_have_left_something_behind() -> None:
+    async def fails() -> None:
+        raise OSError("cut")
+
+    async def agent(segment: Segment) -> Any:
+        await segment.astep("send", lambda key: fails(), effect=WRITE)
+
+    assert executed(agent).former_worker_may_act()
 
 
 def test_a_transactional_body_can_not_leave_its_transaction() -> None:

@@ -3,9 +3,11 @@ from __future__ import annotations
 import pytest
 
 from agentruns.enums import Resolution, StepOutcome
+from agentruns.fields import Payload
 from agentruns.guard import Claim
 from agentruns.models import AgentRun, Step
 from agentruns.models.step import Ending
+from agentruns.models.worker import is_same
 from agentruns.segment import Segment
 from agentruns.tasks import execute
 from tests.factories import (
@@ -91,8 +93,16 @@ def test_the_first_evidence_stays() -> None:
     assert snapshot(run) == before
 
 
-@pytest.mark.parametrize(("evidence", "kept"), [(1, False), (2, True)])
-def test_evidence_against_what_a_person_recorded_is_kept(evidence: int, kept: bool) -> None:
+@pytest.mark.parametrize(
+    ("evidence", "kept"),
+    [
+        (returned(1), False),
+        (returned(2), True),
+        (Ending(StepOutcome.RETURNED), True),
+        (Ending(StepOutcome.EFFECT_NOT_APPLIED, returned(1).result), True),
+    ],
+)
+def test_evidence_against_what_a_person_recorded_is_kept(evidence: Ending, kept: bool) -> None:
     run, held, step = fenced()
     expire(run)
     reap(run)
@@ -100,12 +110,12 @@ def test_evidence_against_what_a_person_recorded_is_kept(evidence: int, kept: bo
     row.resolve(
         Resolution.HAPPENED,
         by="somebody",
-        reason="",
+        reason="told so",
         digest=row.resolution_digest(),
         result=returned(1).result,
     )
     before = snapshot(run)
-    run.add_late_evidence(held, step, returned(evidence))
+    run.add_late_evidence(held, step, evidence)
     assert (snapshot(run) != before) is kept
     assert (step_of(run).state, step_of(run).result) == ("recorded", returned(1).result)
 
@@ -191,3 +201,11 @@ def test_a_run_that_was_deleted_under_its_worker_ends_its_segment_quietly() -> N
         execute(str(run.uuid))
     assert deleted == [run.pk]
     assert not AgentRun.objects.exists()
+
+
+def test_no_value_is_the_same_as_no_value_alone() -> None:
+    null = Payload.of(None)
+    assert is_same(None, None)
+    assert is_same(null, Payload.of(None))
+    assert not is_same(None, null)
+    assert not is_same(null, None)

@@ -45,6 +45,13 @@ def take(run: AgentRun) -> None:
         raise TransitionRefused("nothing to claim")
 
 
+def decline(run: AgentRun) -> None:
+    declined = AgentRun.objects.claim(run.uuid, OWNER, {"another agent": ""})
+    assert declined is None
+    if history(run)[-1] != "declined":
+        raise TransitionRefused("nothing to decline")
+
+
 def suspend(run: AgentRun, status: RunStatus) -> None:
     run.ask(last_claim(run), question(status, key="another question"))
     run.suspend(last_claim(run))
@@ -107,6 +114,16 @@ TRANSITIONS: dict[str, tuple[Callable[[AgentRun], Any], dict[RunStatus, RunStatu
         },
     ),
     "retry": (lambda run: run.retry(by="somebody"), {FAILED: QUEUED}),
+    "decline": (decline, {QUEUED: QUEUED}),
+    "hold": (
+        lambda run: run.hold(by="somebody", reason="restored"),
+        dict.fromkeys((QUEUED, RUNNING, FOR_INPUT, FOR_APPROVAL), FAILED),
+    ),
+    "fail": (lambda run: run.fail(by="somebody", reason="nobody serves it"), {QUEUED: FAILED}),
+    "move_to_version": (
+        lambda run: run.move_to_version("2", by="somebody"),
+        {status: status for status in (QUEUED, FOR_INPUT, FOR_APPROVAL, FAILED)},
+    ),
 }
 
 
@@ -239,6 +256,20 @@ def test_a_requeue_spends_a_retry_and_pauses() -> None:
     row = reread(run)
     assert row.requeue_count == 1
     assert row.available_at > row.created_at
+    details = row.history().get(kind=EventKind.REQUEUED).details
+    assert (details["retry"], details["error"]) == (1, "ConnectionResetError")
+    assert details["failure_class"] == "transient"
+    assert details["delay_seconds"] > 0
+
+
+def test_a_lost_lease_says_when_it_ended() -> None:
+    run, _claimed = running()
+    expire(run)
+    ended = reread(run).lease_expires_at
+    assert ended is not None
+    reap(run)
+    lost = reread(run).history().get(kind=EventKind.LEASE_LOST)
+    assert lost.details["lease_expired_at"] == ended.isoformat()
 
 
 def test_every_move_is_written_into_the_history() -> None:

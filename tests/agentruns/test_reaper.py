@@ -26,7 +26,7 @@ from tests.factories import (
     with_status,
 )
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("form")]
 
 woken: list[UUID] = []
 
@@ -149,16 +149,28 @@ REFUSE = {
         CREATE TRIGGER refuse BEFORE UPDATE ON agentruns_agentrun WHEN OLD.id = {pk}
             BEGIN SELECT RAISE(ABORT, 'not this one'); END
         """,
+    "mysql": """
+        CREATE TRIGGER refuse BEFORE UPDATE ON agentruns_agentrun FOR EACH ROW
+            IF OLD.id = {pk} THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not this one'; END IF
+        """,
+}
+AGREE = {
+    "postgresql": "DROP FUNCTION refuse CASCADE",
+    "sqlite": "DROP TRIGGER refuse",
+    "mysql": "DROP TRIGGER refuse",
 }
 
 
 @pytest.fixture
-def bad_row() -> AgentRun:
-    """A run which the database refuses to change, until the test's transaction rolls back."""
+def bad_row(transactional_db: None) -> Iterator[AgentRun]:
+    """A run which the database refuses to change."""
     run = stale()
     with connection.cursor() as cursor:
         cursor.execute(REFUSE[connection.vendor].format(pk=run.pk))
-    return run
+        try:
+            yield run
+        finally:
+            cursor.execute(AGREE[connection.vendor])
 
 
 @pytest.mark.parametrize("batch_size", [1, 500])
@@ -217,7 +229,14 @@ def test_a_run_that_nobody_took_is_woken_again_after_twice_the_time(
     assert sweep().woken == 0, "woken now, it is not woken again at once"
 
 
-def test_a_requeued_run_is_woken_when_its_pause_is_over(messages: list[UUID]) -> None:
+def test_a_requeued_run_is_woken_when_its_pause_is_over(
+    settings: Any, messages: list[UUID]
+) -> None:
+    settings.AGENTRUNS = {
+        **settings.AGENTRUNS,
+        "RETRY_BACKOFF_SECONDS": 60,
+        "RETRY_BACKOFF_MAX_SECONDS": 60,
+    }
     run = stale()
     sweep()
     assert messages == []

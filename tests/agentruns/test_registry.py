@@ -36,7 +36,7 @@ def test_an_unknown_name_is_an_error_that_says_what_is_known() -> None:
 
 def test_two_functions_can_not_have_one_name() -> None:
     register("refund")(refund)
-    with pytest.raises(ValueError, match="already"):
+    with pytest.raises(ValueError, match=r"already, in tests.agentruns.test_registry: refund$"):
         register("refund")(charge)
     assert registry.get("refund").execute is refund
 
@@ -78,3 +78,14 @@ def test_the_factory_leaves_nothing_behind() -> None:
     with registered(refund) as name:
         assert name in registry.names()
     assert registry.names() == ()
+
+
+def test_a_decorator_without_a_name_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"@register\('refund'\)"):
+        register(refund)  # type: ignore[arg-type]
+    assert registry.names() == ()
+
+
+def test_what_is_no_function_is_refused() -> None:
+    with pytest.raises(TypeError, match="'refund' is to name a function, not str"):
+        register("refund")("charge")  # type: ignore[type-var]

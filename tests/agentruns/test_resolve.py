@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from agentruns import api, registry
-from agentruns.enums import Resolution, RunStatus, StepOutcome, StepState
+from agentruns.conf import conf
+from agentruns.enums import EventKind, Resolution, RunStatus, StepOutcome, StepState
 from agentruns.exceptions import PayloadError, TransitionRefused, UnknownAgent
 from agentruns.failures import classify
 from agentruns.fields import Payload
@@ -207,6 +209,18 @@ def test_a_reason_of_any_text_is_kept() -> None:
     assert event.data.value["why"] == "NUL � and \\ud800"
 
 
+@pytest.mark.parametrize("verdict", Resolution)
+@pytest.mark.parametrize("missing", [{"reason": ""}, {"reason": " \n"}, {"by": " "}])
+def test_a_verdict_names_who_gives_it_and_how_they_know(
+    verdict: Resolution, missing: dict[str, str]
+) -> None:
+    run, _step = dead_lettered_write()
+    before = snapshot(run)
+    with pytest.raises(TransitionRefused, match="reason"):
+        resolve(run, verdict, **missing)
+    assert snapshot(run) == before
+
+
 # 'It did not happen', while the former worker may still be in its write.
 
 
@@ -236,6 +250,92 @@ def test_a_worker_that_settled_its_own_segment_is_gone() -> None:
     resolve(run, DID_NOT, worker_may_act_confirmed=False)
 
 
+def second_attempt_that_ended(run: AgentRun) -> AgentRun:
+    """The write executed again, by a worker that is known to have ended."""
+    resolve(run, DID_NOT)
+    row, held = claim(reread(run), "queue:here:2:bb")
+    row.recover(held, *failure(), uncertain=row.mark_pending_effect(held, call()))
+    return reread(run)
+
+
+def test_the_worker_of_an_earlier_attempt_may_act_in_it() -> None:
+    """Stopped in its body, it wakes up when the second attempt has long ended."""
+    run, _step = dead_lettered_write()
+    run = second_attempt_that_ended(run)
+    assert run.former_worker_may_act()
+    with pytest.raises(TransitionRefused, match="may still be inside"):
+        resolve(run, DID_NOT, worker_may_act_confirmed=False)
+    Event.objects.filter(run=run, epoch=1).update(at=from_now(-100_000))
+    assert not run.former_worker_may_act()
+
+
+def test_they_may_act_until_the_last_of_them_counts_as_gone() -> None:
+    run, _step = dead_lettered_write()
+    resolve(run, DID_NOT)
+    row, held = claim(reread(run), "queue:here:2:bb")
+    row.mark_pending_effect(held, call())
+    expire(row)
+    reap(row)
+    Event.objects.filter(run=run, epoch=1).update(at=from_now(-10))
+    last = Event.objects.get(run=run, kind=EventKind.DEAD_LETTERED, epoch=2)
+    until = reread(run).former_worker_may_act_until()
+    assert until == last.at + timedelta(seconds=conf.MAX_STEP_SECONDS)
+
+
+def test_the_end_of_a_later_worker_says_nothing_about_an_earlier_one() -> None:
+    """Where the history of the earlier one was deleted."""
+    run, _step = dead_lettered_write()
+    run = second_attempt_that_ended(run)
+    Event.objects.filter(run=run, epoch=1, kind=EventKind.DEAD_LETTERED).delete()
+    assert run.former_worker_may_act()
+
+
+def test_a_run_that_nobody_gave_up_has_no_former_worker() -> None:
+    run, _held, _step = fenced()
+    assert not run.former_worker_may_act()
+
+
+@pytest.mark.parametrize("verdict", [HAPPENED, DID_NOT])
+def test_a_persons_verdict_begins_a_new_budget(verdict: Resolution) -> None:
+    run, _step = dead_lettered_write()
+    AgentRun.objects.filter(pk=run.pk).write_guarded(requeue_count=2)
+    resolve(run, verdict)
+    assert reread(run).requeue_count == 0
+
+
+@pytest.mark.parametrize(("verdict", "spent"), [(HAPPENED, 2), (DID_NOT, 3)])
+def test_a_destinations_verdict_goes_on_with_the_budget(verdict: Resolution, spent: int) -> None:
+    run, _step = dead_lettered_write()
+    AgentRun.objects.filter(pk=run.pk).write_guarded(requeue_count=2)
+    resolve(run, verdict, by_destination=True)
+    assert reread(run).requeue_count == spent
+
+
+def test_a_destination_may_say_that_it_happened_when_the_budget_is_spent() -> None:
+    run, _step = dead_lettered_write()
+    AgentRun.objects.filter(pk=run.pk).write_guarded(requeue_count=conf.MAX_REQUEUES)
+    with pytest.raises(TransitionRefused, match="spent its retries"):
+        resolve(run, DID_NOT, by_destination=True)
+    resolve(run, HAPPENED, by_destination=True)
+    assert reread(run).status == "queued"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "may_act"),
+    [
+        (StepOutcome.RAISED, True),
+        (StepOutcome.NOT_STARTED, False),
+        (StepOutcome.EFFECT_NOT_APPLIED, False),
+    ],
+)
+def test_an_earlier_attempt_that_reported_its_end_late(outcome: StepOutcome, may_act: bool) -> None:
+    run, held, step = fenced()
+    expire(run)
+    reap(run)
+    run.add_late_evidence(held, step, Ending(outcome, None, "late"))
+    assert second_attempt_that_ended(run).former_worker_may_act() is may_act
+
+
 def failure() -> tuple[Any, BaseException]:
     error = ConnectionResetError("in the middle")
     return classify(error), error
@@ -246,7 +346,6 @@ def test_the_attempt_says_what_its_body_raised() -> None:
     run.recover(held, *failure(), uncertain=step)
     stored = step_of(run)
     assert (stored.state, stored.error) == (StepState.UNCERTAIN, "in the middle")
-    assert stored.ended_at is not None
 
 
 def test_a_fence_without_any_attempt_can_be_left_or_denied() -> None:

@@ -42,6 +42,7 @@ from tests.factories import (
     reap,
     registered,
     reread,
+    snapshot,
     step_of,
 )
 from tests.servers.waiting import wait_until
@@ -236,7 +237,7 @@ def test_a_write_left_to_a_thread_is_recorded_before_the_run_completes() -> None
     def agent(segment: Segment) -> str:
         def write(key: str) -> str:
             started.set()
-            assert wait_until(lambda: segment.settling)
+            assert wait_until(lambda: segment.heartbeat.settling)
             return "sent"
 
         start_in_thread(segment, write, WRITE)
@@ -308,7 +309,10 @@ def test_a_message_that_arrives_while_the_run_is_executed_starts_nothing() -> No
 
 
 def test_a_message_for_a_run_that_does_not_exist_does_nothing() -> None:
+    other = queued("echo")
+    before = snapshot(other)
     execute("00000000-0000-0000-0000-000000000000")
+    assert snapshot(other) == before
 
 
 def test_an_owner_is_named_after_its_kind_its_host_and_its_process() -> None:

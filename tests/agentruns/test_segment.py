@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +22,6 @@ from agentruns.exceptions import (
 )
 from agentruns.models import AgentRun, Step
 from agentruns.segment import Segment
-from agentruns.tasks import execute
 from tests.factories import (
     READ,
     REPEATABLE,
@@ -31,7 +31,6 @@ from tests.factories import (
     execute_again,
     executed,
     expire,
-    queued,
     reap,
     reread,
     step_of,
@@ -115,6 +114,7 @@ def test_the_fence_stands_while_the_body_runs_and_for_everybody_to_see(bodies: B
     assert seen == [(WRITE, step_of(run).pk), ("started", {"to": "customer"}, True)]
 
 
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("effect", [READ, TRANSACTIONAL])
 def test_a_step_that_needs_no_fence_writes_none(bodies: Bodies, effect: ToolEffect) -> None:
     """Statements counted, on the one connection on which a segment speaks."""
@@ -126,13 +126,13 @@ def test_a_step_that_needs_no_fence_writes_none(bodies: Bodies, effect: ToolEffe
         statements.extend(segment.sql.submit(stop_counting).result())
 
     assert facts(executed(agent)) == COMPLETED
-    assert len([sql for sql in statements if sql.startswith("INSERT")]) == 1
-    updates = [sql for sql in statements if sql.startswith("UPDATE")]
-    assert len(updates) == 1
-    assert "lease_expires_at" in updates[0]
-    assert not any("pending_effect" in sql.partition("WHERE")[0] for sql in updates)
+    assert len([sql for sql in statements if "INSERT INTO agentruns_step" in sql]) == 1
+    (renewed,) = run_updates(statements)
+    assert "lease_expires_at" in renewed
+    assert "pending_effect" not in renewed
 
 
+@pytest.mark.usefixtures("form")
 def test_a_write_is_one_stamp_and_one_record(bodies: Bodies) -> None:
     statements: list[str] = []
 
@@ -142,9 +142,16 @@ def test_a_write_is_one_stamp_and_one_record(bodies: Bodies) -> None:
         statements.extend(segment.sql.submit(stop_counting).result())
 
     assert facts(executed(agent)) == COMPLETED
-    stamped, recorded = [sql for sql in statements if sql.startswith("UPDATE") and "pending" in sql]
-    assert "lease_expires_at" in stamped
-    assert "lease_expires_at" in recorded
+    for update in run_updates(statements):
+        assert "lease_expires_at" in update
+        assert "pending_effect" in update
+    assert len(run_updates(statements)) == 2
+
+
+def run_updates(statements: list[str]) -> list[str]:
+    """What each statement sets in a run's row."""
+    parts = [sql.partition("UPDATE agentruns_agentrun")[2] for sql in statements]
+    return [part.partition("WHERE")[0] for part in parts if part]
 
 
 _counting: dict[int, CaptureQueriesContext] = {}
@@ -156,9 +163,10 @@ def start_counting() -> None:
 
 
 def stop_counting() -> list[str]:
+    """The statements, without the marks in which each database quotes names."""
     context = _counting.pop(threading.get_ident())
     context.__exit__(None, None, None)
-    return [query["sql"] for query in context.captured_queries]
+    return [re.sub(r'["`]', "", query["sql"]) for query in context.captured_queries]
 
 
 def test_the_same_idempotency_key_on_every_attempt_and_another_for_every_step() -> None:
@@ -410,7 +418,7 @@ def test_a_write_inside_atomic_is_refused(bodies: Bodies, effect: ToolEffect) ->
     assert bodies == []
 
 
-@pytest.mark.postgres  # on SQLite an open transaction holds the only write lock
+@pytest.mark.server  # on SQLite an open transaction holds the only write lock
 def test_a_read_inside_atomic_is_allowed(bodies: Bodies) -> None:
     def agent(segment: Segment) -> None:
         with transaction.atomic():
@@ -465,7 +473,7 @@ def test_what_cannot_be_written_down_is_refused_before_the_body(
     assert bodies == []
 
 
-@pytest.mark.postgres  # SQLite does not check the length of a text
+@pytest.mark.server  # SQLite does not check the length of a text
 def test_a_stamp_that_fails_starts_no_body(bodies: Bodies) -> None:
     run = executed(
         lambda segment: segment.step("w", bodies.body("w"), effect=WRITE, digest="x" * 65)
@@ -709,6 +717,22 @@ def test_a_damaged_result_fails_the_run_and_executes_nothing(bodies: Bodies) -> 
     assert bodies == ["one"]
 
 
+def test_code_that_catches_exceptions_does_not_go_on_from_a_damaged_result(bodies: Bodies) -> None:
+    run = executed(stops_after("one", bodies=bodies))
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE agentruns_step SET result = 'nonsense'")
+
+    def agent(segment: Segment) -> None:
+        try:
+            segment.step("one", bodies.body("one"), effect=WRITE)
+        except Exception:
+            segment.step("instead", bodies.body("instead"), effect=WRITE)
+
+    run = execute_again(run, agent)
+    assert (run.status, run.error_class) == ("failed", "PayloadUnreadable")
+    assert bodies == ["one"]
+
+
 # What becomes of a run whose segment ended.
 
 
@@ -741,13 +765,6 @@ def test_an_output_that_cannot_be_kept_fails_the_run() -> None:
     assert (run.status, run.error_class) == ("failed", "PayloadError")
 
 
-def test_an_agent_that_is_not_registered_fails_the_run() -> None:
-    run = queued("nobody")
-    execute(str(run.uuid))
-    row = reread(run)
-    assert (row.status, row.error_class) == ("failed", "UnknownAgent")
-
-
 def test_the_usage_is_kept_with_the_output() -> None:
     def agent(segment: Segment) -> str:
         segment.usage = {"tokens": 7}
@@ -771,3 +788,40 @@ def test_a_step_leaves_no_attempt_behind_where_the_body_was_read_only_and_failed
     run = executed(lambda segment: segment.step("r", bodies.body("r", error=LOST), effect=READ))
     assert facts(run) == REQUEUED
     assert not Step.objects.filter(run=run).exists()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("not a function", "step 'a' has a body of type str"),
+        (lambda: "no key", "the body of step 'a' takes no argument"),
+    ],
+)
+def test_a_body_that_can_not_be_called_is_refused_before_its_fence(
+    asynchronous: bool, body: Any, said: str
+) -> None:
+    def agent(segment: Segment) -> Any:
+        return segment.step("a", body)
+
+    async def async_agent(segment: Segment) -> Any:
+        return await segment.astep("a", body)
+
+    run = executed(async_agent if asynchronous else agent)
+    assert (run.status, run.termination_reason) == ("failed", "not_retryable")
+    assert said in run.error_message
+    assert run.pending_effect == ""
+    assert not Step.objects.filter(run=run).exists()
+
+
+def test_an_effect_that_is_none_is_refused_before_its_body(bodies: Bodies) -> None:
+    run = executed(lambda segment: segment.step("a", bodies.body("a"), effect="harmless"))  # type: ignore[arg-type]
+    said = "the effect of step 'a': 'harmless' is no effect: use one of read_only, "
+    assert said in run.error_message
+    assert bodies == []
+
+
+def test_a_write_that_raises_is_told_how_to_say_that_nothing_happened(bodies: Bodies) -> None:
+    run = executed(lambda segment: segment.step("a", bodies.body("a", error=ValueError("no"))))
+    assert run.error_message.startswith("a raised ValueError: no (where that is certain")
+    assert "raise EffectNotApplied instead" in run.error_message

@@ -110,7 +110,7 @@ def test_not_applied_is_rolled_back_and_recorded() -> None:
     assert step_of(run, "ledger").outcome == StepOutcome.EFFECT_NOT_APPLIED
 
 
-@pytest.mark.postgres  # on SQLite the body's transaction holds the only write lock
+@pytest.mark.server  # on SQLite the body's transaction holds the only write lock
 def test_a_lost_guard_rolls_the_effect_back() -> None:
     def agent(segment: Segment) -> None:
         def body(key: str) -> None:
@@ -124,7 +124,7 @@ def test_a_lost_guard_rolls_the_effect_back() -> None:
     assert not Step.objects.filter(run=run).exists()
 
 
-@pytest.mark.postgres
+@pytest.mark.server
 def test_a_cancel_during_the_body_rolls_the_effect_back() -> None:
     def agent(segment: Segment) -> None:
         def body(key: str) -> None:
@@ -137,7 +137,7 @@ def test_a_cancel_during_the_body_rolls_the_effect_back() -> None:
     assert (run.status, entries()) == ("cancelled", 0)
 
 
-@pytest.mark.postgres
+@pytest.mark.server
 def test_the_row_is_not_locked_while_the_body_runs() -> None:
     def agent(segment: Segment) -> None:
         def body(key: str) -> None:

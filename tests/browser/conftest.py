@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
@@ -39,6 +39,19 @@ def browser(
         started.close()
 
 
+def refusals(message: ConsoleMessage) -> list[str]:
+    """What the browser says that the page's Content-Security-Policy has it refuse."""
+    return [message.text] if "Content Security Policy" in message.text else []
+
+
+def log_in(window: Page, name: str) -> None:
+    """Log in through the form, to the list of runs."""
+    window.goto("/admin/agentruns/agentrun/")
+    window.fill("#id_username", name)
+    window.fill("#id_password", "secret")
+    window.click("input[type=submit]")
+
+
 @pytest.fixture(params=[True, False], ids=["with_javascript", "without_javascript"])
 def page(request: pytest.FixtureRequest, browser: Browser, live_server: Any) -> Iterator[Page]:
     """A window of an operator with every permission, logged in through the form."""
@@ -48,10 +61,8 @@ def page(request: pytest.FixtureRequest, browser: Browser, live_server: Any) -> 
     window = context.new_page()
     errors: list[str] = []
     window.on("pageerror", lambda error: errors.append(str(error)))
-    window.goto("/admin/agentruns/agentrun/")
-    window.fill("#id_username", "ada")
-    window.fill("#id_password", "secret")
-    window.click("input[type=submit]")
+    window.on("console", lambda message: errors.extend(refusals(message)))
+    log_in(window, "ada")
     yield window
     context.close()
     assert errors == []

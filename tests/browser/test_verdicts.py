@@ -7,8 +7,7 @@ from agentruns.enums import RunStatus, StepKind, StepState
 from agentruns.models import AgentRun, Step
 from agentruns.segment import Segment
 from agentruns.tasks import execute
-from tests.agentruns.admin.test_inbox import SCHEMA, answered, asking
-from tests.agentruns.cases import interrupted
+from tests.agentruns.cases import SCHEMA, answered, asking, interrupted
 from tests.factories import execute_again, registered
 from tests.harness.runs import reread
 
@@ -99,7 +98,7 @@ def test_a_call_is_decided_on_in_the_inbox(page: Page, decision: str) -> None:
     run = asking(StepKind.APPROVAL, {"to": "<b>Ada</b>"})
     page.reload()
     page.get_by_role("link", name="The inbox").click()
-    page.get_by_role("link", name="Answer: ask").click()
+    page.get_by_role("link", name="Decide: ask").click()
     expect(page.locator(".agentruns-asked")).to_contain_text('"to": "<b>Ada</b>"')
     page.get_by_label("Note").fill("as agreed")
     page.get_by_role("button", name=decision).click()
@@ -112,11 +111,11 @@ def test_a_question_is_answered_in_the_form_of_its_schema(page: Page) -> None:
     page.goto("/admin/agentruns/agentrun/inbox/")
     page.get_by_role("link", name="Answer: ask").click()
     page.get_by_label("Full name").fill("Ada")
-    page.get_by_label("age").fill("-1")
+    page.get_by_role("spinbutton", name="age").fill("-1")
     page.get_by_role("button", name="Give this answer").click()
     expect(page.locator(".errorlist")).to_contain_text("greater than or equal to 0")
     expect(page.get_by_label("Full name")).to_have_value("Ada")
-    page.get_by_label("age").fill("36")
+    page.get_by_role("spinbutton", name="age").fill("36")
     page.get_by_role("button", name="Give this answer").click()
     expect(page.locator(".messagelist")).to_contain_text("Your answer was taken.")
     assert answered(run) == {"name": "Ada", "age": 36, "colour": "red", "sure": False}

@@ -10,10 +10,10 @@ from django.db.models.functions import Now
 from agentruns.enums import RunStatus, StepState, TerminationReason, ToolEffect
 from agentruns.models import AgentRun, Step
 from agentruns.models.step import idempotency_key
+from agentruns.testing.client import RecorderClient
 from tests.harness.environment import AGENTRUNS
 from tests.harness.qcluster import QCluster
 from tests.harness.runs import describe, enqueued, reread
-from tests.servers.client import RecorderClient
 from tests.servers.cluster import is_alive
 from tests.servers.waiting import wait_until
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from django.db import connection
 
 from agentruns.enums import RunStatus
 from agentruns.models import AgentRun
+from agentruns.testing.client import RecorderClient
+from tests.harness.database import end_other_connections
 from tests.harness.fixtures import StartQCluster
 from tests.harness.processes import Reaper
 from tests.harness.qcluster import QCluster
 from tests.harness.runs import describe, history, reread, wait_settled
-from tests.servers.client import RecorderClient
 from tests.servers.waiting import wait_until
 
 from .support import COMPLETED, LEASE_SECONDS, begin, begin_held, bodies, interrupted_step, outcome
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.server]
 
 
 def wait_for_renewals(run: AgentRun) -> None:
@@ -53,16 +53,6 @@ def test_a_live_worker_keeps_its_run_and_a_dead_one_loses_it_whatever_its_clock_
     for run in (writing, reading):
         assert history(run).count("lease_lost") == 1
         assert bodies(run, "write", recorder) == 1
-
-
-def end_other_connections() -> int:
-    """End every connection to this database but this one, as an administrator or a failover does."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
-        return int(cursor.fetchone()[0])
 
 
 def test_a_worker_whose_connections_end_in_a_write_keeps_its_lease_and_records_on_new_ones(

@@ -4,6 +4,7 @@ import pytest
 
 from agentruns.enums import RunStatus, StepState, TerminationReason, ToolEffect
 from agentruns.models import AgentRun
+from agentruns.testing.client import RecorderClient
 from tests.harness.qcluster import QCluster
 from tests.harness.runs import (
     deliver_again,
@@ -14,7 +15,6 @@ from tests.harness.runs import (
     wait_out_lease,
     wait_settled,
 )
-from tests.servers.client import RecorderClient
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -9,6 +9,7 @@ import pytest
 from agentruns.dispatch import wake_after_commit
 from agentruns.enums import RunStatus, StepState
 from agentruns.models import AgentRun, Step
+from agentruns.testing.client import RecorderClient
 from tests.harness.fixtures import StartQCluster
 from tests.harness.processes import SyncRunProcess
 from tests.harness.qcluster import QCluster
@@ -23,7 +24,6 @@ from tests.harness.runs import (
     wait_settled,
 )
 from tests.project.models import LedgerEntry
-from tests.servers.client import RecorderClient
 
 from .support import (
     COMPLETED,
@@ -38,7 +38,7 @@ from .support import (
     outcome,
 )
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.server]
 
 
 def fail_after_the_write(how: str, recorder: RecorderClient, *, times: int = 1) -> None:
@@ -156,7 +156,7 @@ def test_a_transactional_write_happens_exactly_once_wherever_its_worker_dies(
     points = {
         "after_record:read_before": (0, 1),  # before the transaction
         "in_body:write": (0, 2),  # inside it
-        "after_record:write": (0, 2),  # inside it, the step recorded
+        "in_record:write": (0, 2),  # inside it, the step recorded
         "in_body:read_after": (1, 1),  # after it
     }
     qcluster = start_qcluster(workers=len(points))

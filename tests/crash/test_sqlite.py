@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from agentruns.testing.client import RecorderClient
 from tests.harness.qcluster import QCluster
 from tests.harness.runs import describe, drain
 from tests.project.models import LedgerEntry
-from tests.servers.client import RecorderClient
 
 from .support import COMPLETED, kill_held, outcome
 

@@ -9,17 +9,17 @@ import pytest
 
 from agentruns.enums import RunStatus, StepState, ToolEffect
 from agentruns.models import AgentRun, Step
+from agentruns.testing.client import RecorderClient
 from tests.harness.fixtures import StartQCluster
 from tests.harness.manage import run_manage
 from tests.harness.qcluster import QCluster
 from tests.harness.runs import describe, drain, history, reread, wait_for_status, wait_settled
-from tests.servers.client import RecorderClient
 from tests.servers.cluster import is_alive
 from tests.servers.waiting import wait_until
 
 from .support import COMPLETED, begin_held, bodies, epochs, outcome, wait_dead
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.server]
 
 # Far longer than any of these tests: nothing here goes on because a lease ran out.
 LONG_LEASE = {"LEASE_SECONDS": 300, "MAX_STEP_SECONDS": 600, "WAKE_AGAIN_SECONDS": 300}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from agentruns.testing.client import RecorderClient
 from tests.harness.fixtures import StartQCluster
 from tests.harness.runs import deliver_again, describe, drain, history, reread, wait_settled
-from tests.servers.client import RecorderClient
 
 from .support import COMPLETED, begin_held, bodies, interrupted_step, outcome, wait_dead
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.server]
 
 # Whole seconds; long enough for a busy machine to reach the write before it. The cluster ends a
 # worker that outlives its timeout by three seconds, if `guard_cycle` adds up to them exactly.

@@ -13,6 +13,7 @@ from django.utils import timezone
 from django_q.models import OrmQ
 
 from agentruns.enums import RunStatus
+from agentruns.testing.client import RecorderClient
 from tests.harness.fixtures import StartQCluster
 from tests.harness.processes import Reaper
 from tests.harness.runs import (
@@ -23,12 +24,11 @@ from tests.harness.runs import (
     reread,
     wait_settled,
 )
-from tests.servers.client import RecorderClient
 from tests.servers.waiting import wait_until
 
 from .support import COMPLETED, begin, begin_held, interrupted_step, outcome
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.server]
 
 
 def test_a_message_that_the_broker_delivers_again_starts_nothing(

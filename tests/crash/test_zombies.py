@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
 import pytest
+from django.db import connection
 
 from agentruns.enums import RunStatus, StepOutcome
 from agentruns.models import AgentRun, Step
+from agentruns.testing.client import RecorderClient
+from settings.database import MARIADB_OPTIONS
 from tests.harness.fixtures import StartQCluster
 from tests.harness.qcluster import QCluster
 from tests.harness.runs import (
@@ -21,7 +25,7 @@ from tests.harness.runs import (
     wait_for_status,
     wait_out_lease,
 )
-from tests.servers.client import RecorderClient
+from tests.project.models import LedgerEntry
 from tests.servers.waiting import wait_until
 
 from .support import (
@@ -35,7 +39,7 @@ from .support import (
     wait_out,
 )
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.server]
 
 
 def wait_for_evidence(run: AgentRun) -> Step:
@@ -108,6 +112,31 @@ def test_a_worker_paused_before_the_stamp_writes_nothing_into_a_run_that_it_lost
     assert body["pid"] != worker
     assert epochs(run, "write") == [2]
     assert vars(reread(run)) | {"_state": None} == vars(settled) | {"_state": None}
+
+
+# The server ends a transaction in which nothing happens for two seconds.
+LIMITED = {
+    "postgresql": {"options": "-c idle_in_transaction_session_timeout=2s"},
+    "mysql": {"init_command": f"{MARIADB_OPTIONS['init_command']}, idle_transaction_timeout = 2"},
+}
+
+
+def test_a_worker_paused_while_it_holds_the_lock_of_its_run_loses_it(
+    start_qcluster: StartQCluster, recorder: RecorderClient
+) -> None:
+    """The reaper passes by locked rows: the server has to end the transaction of the paused one."""
+    limit = json.dumps(LIMITED[connection.vendor])
+    qcluster = start_qcluster(workers=2, TEST_DATABASE_OPTIONS=limit)
+    run, worker = begin_held("transactional_write", "in_record:write", recorder)
+    qcluster.kill_worker(worker, signal.SIGSTOP)
+    wait_out_lease(run)
+    recorder.release("in_record:write")
+    drain(run)
+    assert outcome(run) == COMPLETED, describe(run)
+    os.kill(worker, signal.SIGCONT)
+    wait_until(lambda: f"run {run.uuid} was lost" in qcluster.output(), what="the zombie's end")
+    assert LedgerEntry.objects.filter(run=run.uuid).count() == 1
+    assert epochs(run, "write") == [2]
 
 
 def test_a_worker_paused_between_stamp_and_body_does_not_start_the_body(

@@ -53,16 +53,17 @@ def subprocess_environment(
     agentruns: dict[str, Any] | None = None,
     q_cluster: dict[str, Any] | None = None,
     clock_offset: float = 0,
+    root: Path = ROOT,
     **more: str,
 ) -> dict[str, str]:
-    """Return the environment of a process that works on this test's database."""
+    """Return the environment of a process that works on this test's database, with the code in `root`."""
     return {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "settings.test",
         "DATABASE_URL": database_url(),
         "TEST_AGENTRUNS": json.dumps({**AGENTRUNS, **(agentruns or {})}),
         "TEST_Q_CLUSTER": json.dumps({**Q_CLUSTER, **(q_cluster or {})}),
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": str(root),
         "PYTHONUNBUFFERED": "1",
         RECORDER_URL: recorder_url,
         CLOCK_OFFSET: str(clock_offset),

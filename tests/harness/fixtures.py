@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 import pytest
 
-from tests.servers.client import RecorderClient, SmtpClient, WireClient
+from agentruns.testing.client import RecorderClient
+from tests.servers.client import SmtpClient, WireClient
 from tests.servers.process import ServerProcess
 
 from .processes import SyncRunProcess
@@ -23,7 +24,7 @@ class StartQCluster(Protocol):
 @pytest.fixture
 def recorder() -> Iterator[RecorderClient]:
     """The independent witness, empty."""
-    with ServerProcess("recorder") as server:
+    with ServerProcess("agentruns.testing.recorder") as server:
         yield RecorderClient(server.url)
 
 

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tests.servers.process import ROOT
@@ -28,15 +29,17 @@ class ManageResult:
         return self
 
 
-def run_manage(*arguments: str, timeout: float = 60, **options: Any) -> ManageResult:
+def run_manage(
+    *arguments: str, timeout: float = 60, root: Path = ROOT, **options: Any
+) -> ManageResult:
     """Run `manage.py` with these arguments in a process of its own, on this test's database.
 
-    `options` are those of `subprocess_environment`.
+    `root` is where its code is; `options` are those of `subprocess_environment`.
     """
     completed = subprocess.run(
         [sys.executable, "manage.py", *arguments],
-        cwd=ROOT,
-        env=subprocess_environment(**options),
+        cwd=root,
+        env=subprocess_environment(root=root, **options),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

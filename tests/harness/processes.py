@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
@@ -16,15 +17,16 @@ from .environment import subprocess_environment
 class OwnProcess:
     """A Python process on this test's database, for the time of a `with` block."""
 
-    def __init__(self, *arguments: str, **options: Any) -> None:
+    def __init__(self, *arguments: str, root: Path = ROOT, **options: Any) -> None:
         self.arguments = arguments
+        self.root = root
         self.options = options
 
     def __enter__(self) -> Self:
         self.process = subprocess.Popen(
             [sys.executable, *self.arguments],
-            cwd=ROOT,
-            env=subprocess_environment(**self.options),
+            cwd=self.root,
+            env=subprocess_environment(root=self.root, **self.options),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

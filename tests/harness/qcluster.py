@@ -5,6 +5,7 @@ from typing import Any
 
 from tests.project.apps import WORKER_PIDS
 from tests.servers.cluster import ClusterProcess, is_alive
+from tests.servers.process import ROOT
 
 from .environment import subprocess_environment
 
@@ -13,7 +14,8 @@ class QCluster(ClusterProcess):
     """A real cluster on this test's database.
 
     `agentruns` and `q_cluster` are merged over the settings, `clock_offset` moves its clock by so
-    many seconds, and the recorder at `recorder_url` may hold its workers at crash points.
+    many seconds, and the recorder at `recorder_url` may hold its workers at crash points. Its code is
+    that in `root`.
     """
 
     def __init__(
@@ -25,6 +27,7 @@ class QCluster(ClusterProcess):
         agentruns: dict[str, Any] | None = None,
         q_cluster: dict[str, Any] | None = None,
         clock_offset: float = 0,
+        root: Path = ROOT,
         **environment: str,
     ) -> None:
         self.wanted = workers
@@ -37,8 +40,10 @@ class QCluster(ClusterProcess):
                 agentruns=agentruns,
                 q_cluster={"workers": workers, **(q_cluster or {})},
                 clock_offset=clock_offset,
+                root=root,
                 **{WORKER_PIDS: str(self.pids), **environment},
             ),
+            root,
         )
 
     def is_up(self) -> bool:

@@ -5,16 +5,14 @@ from typing import Any
 
 import pytest
 
-from agentruns import registry
 from nrllm import registration
 from tests.servers.client import WireClient
 from tests.servers.process import ServerProcess
 
 
 @pytest.fixture(autouse=True)
-def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+def own_registration(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each test register agents of its own."""
-    monkeypatch.setattr(registry, "_agents", dict(registry._agents))
     monkeypatch.setattr(registration, "_agents", {})
 
 

@@ -12,7 +12,7 @@ from pydantic_ai import Agent
 from pydantic_ai.messages import ModelMessage, ModelResponse, PartDeltaEvent, PartStartEvent
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
-from nrllm import ToolEffect, effect, register_agent
+from nrllm import Answer, ToolEffect, WriteInDoubt, effect, event_place, register_agent
 
 NAME = "long"
 ANSWER = ("Both ", "were ", "sent.")
@@ -34,7 +34,7 @@ async def stream(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator
         yield piece
 
 
-def register(log: Path, die_in: str = "") -> None:
+def register(log: Path, die_in: str = "", die_after_event_of: str = "") -> None:
     agent: Agent[None, str] = Agent(FunctionModel(stream_function=stream), name=NAME)
 
     def note(line: str) -> None:
@@ -53,7 +53,14 @@ def register(log: Path, die_in: str = "") -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return f"sent {to}"
 
+    def landed(doubt: WriteInDoubt) -> Answer:
+        note(f"verify {doubt.step} {doubt.idempotency_key}")
+        if die_in == "verify":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Answer.landed("sent x")
+
     @agent.tool_plain
+    @effect(ToolEffect.NON_IDEMPOTENT_WRITE, verify=landed)
     def send(to: str) -> str:
         return act(to)
 
@@ -63,7 +70,10 @@ def register(log: Path, die_in: str = "") -> None:
 
     async def handler(ctx: Any, events: Any) -> None:
         async for event in events:
-            note(f"event {describe(event)}")
+            place = event_place()
+            note(f"event {place.step} {place.epoch} {place.index} {describe(event)}")
+            if (place.step, place.index) == (die_after_event_of, 1):
+                os.kill(os.getpid(), signal.SIGKILL)
 
     register_agent(NAME, agent, event_stream_handler=handler)
 

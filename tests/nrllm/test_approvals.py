@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 from pydantic_ai import Agent
-from pydantic_ai.exceptions import ApprovalRequired, ModelHTTPError
+from pydantic_ai.exceptions import ApprovalRequired, ModelHTTPError, ModelRetry
 from pydantic_ai.messages import ToolReturnPart
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 from pydantic_ai.tools import RunContext
 from pydantic_ai.toolsets import FunctionToolset
 
-from agentruns import api
-from agentruns.enums import RunStatus, StepState, ToolEffect
+from agentruns import api, registry
+from agentruns.enums import EventKind, RunStatus, StepState, ToolEffect
 from agentruns.models import AgentRun, Step
-from nrllm import Declaration, effect, register_agent
+from nrllm import Declaration, ask_person, effect, register_agent, registration
 from tests.nrllm.support import (
     Scripted,
     accept,
@@ -158,6 +158,90 @@ def test_two_questions_of_a_response_are_asked_at_once_after_its_reads() -> None
     assert run.status == RunStatus.COMPLETED, run.error_message
     assert clerk.done == ["look 1", "send x"]
     assert len(clerk.model.asked) == 2
+
+
+def validated(ctx: RunContext[None], to: str, copies: int = 1) -> None:
+    if copies > 9:
+        raise ModelRetry("too many copies")
+
+
+def asking(*turns: Any, failures: Any = None) -> tuple[Scripted, list[str]]:
+    """Register an agent that asks which one it is, and that sends with an approval."""
+    model, done = Scripted(*turns, failures=failures), list[str]()
+    agent: Agent[None, str] = Agent(model.model, name="clerk")
+
+    @agent.tool_plain
+    @effect(ToolEffect.READ_ONLY)
+    async def which() -> str:
+        return str(await ask_person("Which?"))
+
+    @agent.tool_plain(requires_approval=True, args_validator=validated)
+    async def send(to: str, copies: int = 1) -> str:
+        done.append(to)
+        return "sent"
+
+    register_agent("clerk", agent)
+    return model, done
+
+
+def test_questions_and_approvals_of_one_response_park_the_run_once() -> None:
+    response = calls(called("which", "q1"), called("send", "w1", to="x"), called("which", "q2"))
+    failing = {1: [ModelHTTPError(503, "scripted")]}
+    _model, done = asking(response, says("Done."), failures=failing)
+    run = execute(accept("clerk"))
+    assert run.status == RunStatus.WAITING_FOR_APPROVAL, run.error_message
+    assert {one.key for one in questions(run)} == {"tool:1:w1?", "tool:1:q1?1", "tool:1:q2?1"}
+    api.submit_input(run.uuid, "tool:1:q1?1", "this", by="ann")
+    decide(run, "tool:1:w1?")
+    assert reread(run).status == RunStatus.WAITING_FOR_INPUT
+    api.submit_input(run.uuid, "tool:1:q2?1", "that", by="ann")
+    run = execute(run)
+    assert run.status == RunStatus.QUEUED, run.error_message
+    run = execute(run)
+    assert run.status == RunStatus.COMPLETED, run.error_message
+    assert done == ["x"]
+    assert run.history().filter(kind=EventKind.PARKED).count() == 1
+
+
+def test_a_denial_beside_a_question_is_told_and_the_question_is_answered() -> None:
+    _model, done = asking(calls(called("which", "q1"), called("send", "w1", to="x")), says("Done."))
+    run = execute(accept("clerk"))
+    decide(run, "tool:1:w1?", approved=False)
+    api.submit_input(run.uuid, "tool:1:q1?1", "this", by="ann")
+    run = execute(run)
+    assert (run.status, done) == (RunStatus.COMPLETED, []), run.error_message
+
+
+@pytest.mark.parametrize("copies", ["many", 10], ids=["no number", "refused by its validator"])
+def test_a_call_whose_arguments_are_refused_is_not_asked_about_beside_a_question(
+    copies: Any,
+) -> None:
+    refused = calls(called("which", "q1"), called("send", "w1", to="x", copies=copies))
+    model, done = asking(refused, says("Done."))
+    run = execute(accept("clerk"))
+    assert [one.key for one in questions(run)] == ["tool:1:q1?1"]
+    api.submit_input(run.uuid, "tool:1:q1?1", "this", by="ann")
+    run = execute(run)
+    assert (run.status, done) == (RunStatus.COMPLETED, []), run.error_message
+    assert len(model.asked) == 2
+
+
+def test_an_approval_does_not_hold_for_what_the_arguments_have_become() -> None:
+    """The tool has another default now: what would run is not what was shown."""
+    clerk = needing_approval(calls(called("send", "w1", to="x")), says("Done."))
+    run = execute(accept("clerk"))
+    decide_all(run)
+
+    async def send(to: str, copies: int = 2) -> str:
+        raise AssertionError
+
+    changed: Agent[None, str] = Agent(clerk.model.model, name="clerk", tools=[send])
+    registration._agents.clear()
+    registry._agents.pop("clerk")
+    register_agent("clerk", changed, effects={"send": Declaration(WRITE, needs_approval=True)})
+    run = execute(run)
+    assert (run.status, run.error_class) == (RunStatus.FAILED, "JournalMismatch")
+    assert clerk.done == []
 
 
 def test_a_failure_of_the_next_request_repeats_neither_question_nor_write() -> None:

@@ -7,8 +7,9 @@ from pydantic_ai import Agent, FunctionToolset, RunContext
 from pydantic_ai.exceptions import ModelHTTPError, ModelRetry
 from pydantic_ai.toolsets import AbstractToolset
 
+from agentruns import registry
 from agentruns.enums import RunStatus, ToolEffect
-from nrllm import Declaration, effect, register_agent
+from nrllm import Answer, Declaration, WriteInDoubt, effect, register_agent
 from tests.nrllm.support import (
     Scripted,
     accept,
@@ -83,6 +84,51 @@ def test_the_metadata_of_its_tools_counts() -> None:
     register(model, [], metadata={"effect": "read_only"})
     run = execute(accept("a"))
     assert step_named(run, "send").effect == ToolEffect.READ_ONLY
+
+
+def unknown(doubt: WriteInDoubt) -> Answer:
+    return Answer.unknown()
+
+
+def test_a_verification_is_declared_by_the_mapping_alone() -> None:
+    verified = Declaration(ToolEffect.NON_IDEMPOTENT_WRITE, verify=unknown)
+    done: list[str] = []
+    register(Scripted(says("no")), done, metadata={"effect": verified})
+    refused = execute(accept("a"))
+    assert (refused.status, done) == (RunStatus.FAILED, [])
+    assert "effects=" in refused.error_message, refused.error_message
+
+
+def test_a_verification_in_the_mapping_is_known_before_any_run() -> None:
+    verified = Declaration(ToolEffect.NON_IDEMPOTENT_WRITE, verify=unknown)
+    model = Scripted(calls(called("send", "a", to=13)), says("ok"))
+    register(model, [], effects={"send": verified})
+    assert registry.verifier("a", "send") is not None
+    assert fenced(execute(accept("a"))).name == "send"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"needs_approval": True}, {"once_per_run": True}, {"verify": unknown}],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_what_a_decorator_inside_asks_for_is_refused_and_not_ignored(asked: Any) -> None:
+    model = Scripted(calls(called("send", "a")), says("ok"))
+    agent = Agent(model.model, name="a")
+
+    @effect(ToolEffect.NON_IDEMPOTENT_WRITE, **asked)
+    def send() -> str:
+        raise AssertionError
+
+    @agent.toolset(id="desk")
+    def desk(ctx: RunContext[Any]) -> AbstractToolset[Any]:
+        return FunctionToolset([send], id="inner")
+
+    register_agent("a", agent)
+    run = execute(accept("a"))
+    assert (run.status, run.error_class) == (RunStatus.FAILED, "AgentRefused"), run.error_message
+    assert run.pending_effect == ""
+    assert next(iter(asked)) in run.error_message
 
 
 @pytest.mark.parametrize("declared", [False, True])

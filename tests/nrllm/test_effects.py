@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic_ai import Agent, FunctionToolset
+from pydantic_ai.capabilities import SetToolMetadata
+from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.toolsets import AbstractToolset
 
-from agentruns.enums import ToolEffect
+from agentruns.enums import RunStatus, ToolEffect
+from nrllm import register_agent
 from nrllm.effects import Declaration, ToolFacts, effect, effect_of
+from tests.nrllm.support import Scripted, accept, called, calls, execute, says, step_named
 
 READ = ToolEffect.READ_ONLY
 REPEATABLE = ToolEffect.IDEMPOTENT_WRITE
@@ -94,3 +101,62 @@ def test_a_declaration_carries_its_options() -> None:
 def test_a_word_that_is_no_effect_is_refused_in_the_decorator() -> None:
     with pytest.raises(ValueError, match="harmless"):
         effect("harmless")  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("settings_for_runs")
+@pytest.mark.parametrize("how", ["toolset", "twice", "capability", "prepared"])
+def test_metadata_does_not_hide_stricter_metadata_of_the_same_tool(how: str) -> None:
+    def act() -> str:
+        return "done"
+
+    leaf: FunctionToolset[Any] = FunctionToolset(id="desk")
+    middle = {"effect": "idempotent_write"} if how == "twice" else {}
+    leaf.add_function(act, metadata={"effect": "read_only" if how == "twice" else WRITE.value})
+    held = REPEATABLE if how == "twice" else WRITE
+    agent = Agent(
+        Scripted(calls(called("desk_act", "a")), says("ok")).model,
+        name="a",
+        toolsets=[_read_only(leaf.with_metadata(**middle).prefixed("desk"), how)],
+        capabilities=[SetToolMetadata(effect="read_only")] if how == "capability" else [],
+    )
+    register_agent("a", agent)
+    assert step_named(execute(accept("a")), "desk_act").effect == held
+
+
+def _read_only(toolset: AbstractToolset[Any], how: str) -> AbstractToolset[Any]:
+    async def prepare(ctx: Any, tools: list[ToolDefinition]) -> list[ToolDefinition]:
+        return [replace(tool, metadata={"effect": "read_only"}) for tool in tools]
+
+    if how == "prepared":
+        return toolset.prepared(prepare)
+    return toolset if how == "capability" else toolset.with_metadata(effect="read_only")
+
+
+@pytest.mark.usefixtures("settings_for_runs")
+@pytest.mark.parametrize("wrapped", ["prefixed", "renamed"])
+def test_an_effect_is_declared_for_the_name_that_the_model_sees_and_for_no_other(
+    wrapped: str,
+) -> None:
+    inner: FunctionToolset[Any] = FunctionToolset(id="crm")
+
+    @inner.tool_plain(name="refresh")
+    def write() -> str:
+        return "written"
+
+    toolset = (
+        inner.prefixed("crm")
+        if wrapped == "prefixed"
+        else inner.renamed({"crm_refresh": "refresh"})
+    )
+    model = Scripted(calls(called("crm_refresh", "a"), called("refresh", "b")), says("ok"))
+    agent = Agent(model.model, name="a", toolsets=[toolset])
+
+    @agent.tool_plain(name="refresh")
+    def read() -> str:
+        return "read"
+
+    register_agent("a", agent, effects={"refresh": READ})
+    run = execute(accept("a"))
+    assert run.status == RunStatus.COMPLETED, run.error_message
+    assert step_named(run, "crm_refresh").effect == WRITE
+    assert step_named(run, "refresh").effect == READ

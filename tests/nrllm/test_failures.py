@@ -8,7 +8,13 @@ from pydantic_ai import exceptions as errors
 from agentruns.enums import FailureClass, TerminationReason
 from agentruns.exceptions import WriteFailed
 from agentruns.failures import classify
-from nrllm.exceptions import AgentRefused, RequestRefused, ResultNotStorable, UnclearOutcome
+from nrllm.exceptions import (
+    AgentRefused,
+    PolicyDenied,
+    RequestRefused,
+    ResultNotStorable,
+    UnclearOutcome,
+)
 
 PROVIDER = TerminationReason.PROVIDER_FAILED
 HTTP = errors.ModelHTTPError
@@ -77,6 +83,7 @@ ROWS = [
     (errors.ConcurrencyLimitExceeded("full"), FailureClass.RATE_LIMITED, None),
     (errors.UserError("no model"), FailureClass.CONFIGURATION, None),
     (AgentRefused("no"), FailureClass.CONFIGURATION, None),
+    (PolicyDenied("no"), FailureClass.CLIENT_ERROR, TerminationReason.POLICY_DENIED),
     (RequestRefused("no"), FailureClass.CLIENT_ERROR, None),
     (ResultNotStorable("no"), FailureClass.CLIENT_ERROR, None),
     (UnclearOutcome("t", "model_retry"), FailureClass.TRANSIENT, None),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from agentruns.failures import BUILT_IN
 from nrllm.failures import RULES
 from tests.servers.process import ROOT
@@ -36,10 +34,3 @@ def test_the_rules_that_need_no_agent_are_in_the_documentation_in_their_order() 
         ([kind.__name__ for kind in kinds], failure_class.value)
         for kinds, failure_class in BUILT_IN
     ]
-
-
-@pytest.mark.parametrize("setting", ["MAX_REQUEUES", "FAILURE_CLASSIFIERS"])
-def test_the_settings_that_it_names_exist(setting: str) -> None:
-    from agentruns.conf import Conf
-
-    assert setting in Conf.names()

@@ -15,7 +15,7 @@ from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.toolsets import WrapperToolset
 
 from agentruns.enums import RunStatus
-from nrllm import register_agent
+from nrllm import PolicyDenied, register_agent
 from tests.nrllm.support import Scripted, accept, called, calls, execute, keys, output, says
 
 pytestmark = pytest.mark.usefixtures("settings_for_runs")
@@ -167,6 +167,29 @@ def test_a_hook_that_turns_an_error_into_a_result_can_not_hide_an_uncertain_writ
     assert run.status == RunStatus.FAILED
     assert run.pending_effect == "non_idempotent_write"
     assert len(model.asked) == 1
+
+
+@pytest.mark.parametrize("where", ["before_model_request", "after_model_request"])
+def test_a_guardrail_ends_the_run_as_denied_by_policy(where: str) -> None:
+    hooks: Hooks[Any] = Hooks()
+
+    async def judge(ctx: Any, *request: Any, **more: Any) -> Any:
+        raise PolicyDenied("not about that")
+
+    getattr(hooks.on, where)(judge)
+    done: list[str] = []
+    model = Scripted(calls(called("send", "a")), says("ok"))
+    agent = Agent(model.model, name="a", capabilities=[hooks])
+
+    @agent.tool_plain
+    async def send() -> None:
+        done.append("send")
+
+    register_agent("a", agent)
+    run = execute(accept("a"))
+    assert (run.status, run.termination_reason) == (RunStatus.FAILED, "policy_denied")
+    assert "not about that" in run.error_message
+    assert done == []
 
 
 def fallback_agent(first: Scripted, second: Scripted, done: list[str]) -> Agent[None, str]:

@@ -14,6 +14,8 @@ def test_keys_are_pinned() -> None:
     assert keys.numbered("model", 1) == "model:1#2"
     assert keys.numbered("model", 2) == "model:2"
     assert keys.numbered("tools", 1, "github") == "tools:1:github"
+    assert keys.validation(1, "c", "pay", approved=False) == "validate:1:c:pay"
+    assert keys.validation(1, "c", "pay", approved=True) == "validate:1:c:pay:approved"
     assert keys.once("pay", {"to": "x"}, 1) == "once:pay:59672d2948aecafc11f8c37637082ee2"
     assert keys.once("pay", {"to": "x"}, 2) == "once:pay:59672d2948aecafc11f8c37637082ee2#2"
 
@@ -35,6 +37,6 @@ def test_digests_do_not_depend_on_order_or_addresses() -> None:
     assert digest({"a": 1}) != digest({"a": 2})
 
 
-def test_arguments_are_reduced_to_json() -> None:
+def test_values_are_reduced_to_json() -> None:
     assert jsonable({"at": datetime(2024, 1, 1, tzinfo=UTC)}) == {"at": "2024-01-01T00:00:00Z"}
     assert jsonable(object()) == "<builtins.object>"

@@ -7,7 +7,10 @@ from pydantic_ai import Agent
 from pydantic_ai.exceptions import ModelHTTPError
 
 from agentruns.enums import RunStatus
+from agentruns.reencryption import reencrypt
 from nrllm import EffectNotApplied, ToolEffect, effect, register_agent
+from nrllm.keys import StepKeys
+from tests.agentruns.test_encryption import NEW, OLD, keys
 from tests.nrllm.support import Scripted, accept, called, calls, execute, says, steps
 
 pytestmark = pytest.mark.usefixtures("settings_for_runs")
@@ -68,3 +71,26 @@ def test_another_run_pays_again() -> None:
     execute(accept("a"))
     execute(accept("a"))
     assert done == ["x", "x"]
+
+
+def test_a_change_of_keys_leaves_the_call_known() -> None:
+    """Its key in the journal is made from its arguments, and can't be guessed from them."""
+    done: list[str] = []
+    model = Scripted(
+        calls(called("pay", "a", to="4711")),
+        calls(called("pay", "b", to="4711")),
+        says("ok"),
+        failures={1: [ModelHTTPError(503, "m")]},
+    )
+    payer(done, model)
+    with keys(OLD):
+        run = execute(accept("a"))
+        (paid,) = [step for step in steps(run) if step.name == "pay"]
+        assert paid.key.startswith("once:pay:")
+        assert paid.key != StepKeys().once("pay", {"to": "4711"}, 1)
+    with keys(NEW, OLD):
+        reencrypt()
+    with keys(NEW):
+        run = execute(run)
+        assert run.status == RunStatus.COMPLETED, run.error_message
+    assert done == ["4711"]

@@ -25,12 +25,25 @@ from tests.nrllm.support import (
     steps,
 )
 from tests.project.models import LedgerEntry
+from tests.project.strange_errors import STRANGE
+from tests.strange import circular
 
 pytestmark = pytest.mark.usefixtures("settings_for_runs")
 
 NON_IDEMPOTENT = ToolEffect.NON_IDEMPOTENT_WRITE
 IDEMPOTENT = ToolEffect.IDEMPOTENT_WRITE
 TRANSACTIONAL = ToolEffect.TRANSACTIONAL_WRITE
+
+
+# Pydantic AI looks at them itself: what they raise then is a real exit, and costs a retry.
+EXITS_WHEN_LOOKED_AT = {
+    "class exits",
+    "cause interrupts",
+    "context fails",
+    "suppression fails",
+    "attributes fail",
+    "notes fail",
+}
 
 
 class Address(BaseModel):
@@ -106,7 +119,9 @@ def test_effect_not_applied_clears_the_fence_and_asks_the_model_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [None, {"try": "later"}, object()], ids=["none", "json", "no json"]
+    "answer",
+    [None, {"try": "later"}, object(), circular(), b"\xff", 10**5000],
+    ids=["none", "json", "no json", "circular", "bytes", "huge"],
 )
 def test_effect_not_applied_is_certain_whatever_its_answer(answer: Any) -> None:
     one_tool(throws(EffectNotApplied(answer)))
@@ -133,6 +148,46 @@ def test_an_end_that_says_nothing_leaves_the_fence_standing(body: Callable[[], A
     assert run.status == RunStatus.FAILED
     assert fenced(run).state == StepState.UNCERTAIN
     assert len(model.asked) == 1, "the model is not told to try again"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("broken"), ModelRetry("again")], ids=type)
+def test_a_function_that_raised_may_have_left_something_behind(error: Exception) -> None:
+    one_tool(throws(error))
+    run = execute(accept("actor"))
+    step = fenced(run)
+    assert step.outcome == StepOutcome.RAISED
+    assert run.former_worker_may_act()
+
+
+@pytest.mark.parametrize("declared", [ToolEffect.READ_ONLY, IDEMPOTENT, NON_IDEMPOTENT])
+@pytest.mark.parametrize("which", sorted(set(STRANGE) - EXITS_WHEN_LOOKED_AT))
+def test_a_strange_error_of_a_tool_settles_the_run(which: str, declared: ToolEffect) -> None:
+    def act() -> Any:
+        raise STRANGE[which]()
+
+    _model, done = one_tool(act, declared)
+    run = execute(accept("actor"))
+    assert (run.status, done) == (RunStatus.FAILED, ["act"])
+    if declared is NON_IDEMPOTENT:
+        assert fenced(run).outcome == StepOutcome.RAISED
+        assert run.former_worker_may_act()
+    else:
+        assert run.termination_reason == TerminationReason.NOT_RETRYABLE
+
+
+def test_a_coroutine_that_raised_may_have_left_something_behind() -> None:
+    agent = Agent(Scripted(calls(called("act", "call-0")), says("ok")).model, name="actor")
+
+    @agent.tool_plain
+    @effect(NON_IDEMPOTENT)
+    async def act() -> Any:
+        raise RuntimeError("broken")
+
+    register_agent("actor", agent)
+    run = execute(accept("actor"))
+    step = fenced(run)
+    assert step.outcome == StepOutcome.RAISED
+    assert run.former_worker_may_act()
 
 
 def execute_past_exits(run: AgentRun) -> AgentRun:

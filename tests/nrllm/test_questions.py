@@ -7,12 +7,14 @@ import pytest
 from pydantic import AfterValidator, BaseModel
 from pydantic_ai import Agent
 from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.models.function import FunctionModel
 
 from agentruns import api
 from agentruns.enums import RunStatus, ToolEffect
 from agentruns.exceptions import PayloadError
 from agentruns.models import AgentRun
 from nrllm import ask_human, ask_person, effect, register_agent
+from nrllm.exceptions import AgentRefused
 from tests.nrllm.support import (
     Scripted,
     accept,
@@ -92,6 +94,15 @@ def test_an_answer_that_does_not_fit_is_refused_when_it_is_given(answer: Any) ->
     assert waiting_for(run) == ["tool:1:m1?1"]
 
 
+def test_an_answer_that_json_does_not_have_is_refused() -> None:
+    model = Scripted(calls(called("measure", "m1", what="door")), says("Thanks."))
+    registered(model, float, [])
+    run = execute(accept("asker"))
+    with pytest.raises(PayloadError, match="not JSON compliant"):
+        api.submit_input(run.uuid, "tool:1:m1?1", float("nan"), by="ann")
+    assert waiting_for(run) == ["tool:1:m1?1"]
+
+
 def test_what_a_schema_cannot_say_is_asked_again_with_the_reason() -> None:
     done: list[Any] = []
     model = Scripted(calls(called("measure", "m1", what="door")), says("Thanks."))
@@ -133,13 +144,47 @@ def test_two_questions_and_a_read_of_one_response() -> None:
     assert {step.key for step in steps(run)} >= {"tool:1:m1", "tool:1:m2", "tool:1:l1"}
 
 
-def test_a_write_may_not_ask_and_its_fence_stands() -> None:
+async def somebody() -> str:
+    return str(await ask_person("To whom?"))
+
+
+async def send() -> str:
+    return str(await ask_person("To whom?"))
+
+
+async def send_to_each() -> list[str]:
+    async def one() -> str:
+        return str(await ask_person("To whom?"))
+
+    return [await one(), await one()]
+
+
+@pytest.mark.parametrize("tool", [send, send_to_each])
+def test_a_write_that_asks_is_refused_when_its_agent_is_registered(tool: Any) -> None:
+    agent: Agent[None, str] = Agent("test", name="asker", tools=[tool])
+    with pytest.raises(AgentRefused, match="Ask in a tool that reads"):
+        register_agent("asker", agent)
+    read = Agent("test", name="reader", tools=[tool])
+    registered = register_agent("reader", read, effects={tool.__name__: ToolEffect.READ_ONLY})
+    assert registered.agent is read
+
+
+def test_a_tool_that_asks_is_refused_before_the_stamp_where_a_run_first_shows_it() -> None:
+    model = Scripted(calls(called("send", "w1")), says("Done."))
+    agent: Agent[None, str] = Agent(model.model, name="asker")
+    register_agent("asker", agent)
+    agent.tool_plain(send)
+    run = execute(accept("asker"))
+    assert (run.status, run.pending_effect, run.error_class) == ("failed", "", "AgentRefused")
+
+
+def test_a_write_whose_code_asks_elsewhere_may_not_ask_and_its_fence_stands() -> None:
     model = Scripted(calls(called("send", "w1")), says("Done."))
     agent: Agent[None, str] = Agent(model.model, name="asker")
 
-    @agent.tool_plain
-    async def send() -> str:
-        return str(await ask_person("To whom?"))
+    @agent.tool_plain(name="send")
+    async def send_to_somebody() -> str:
+        return await somebody()
 
     register_agent("asker", agent)
     run = execute(accept("asker"))
@@ -157,6 +202,22 @@ def test_the_model_asks_a_person_by_a_tool_of_its_own() -> None:
     run = execute(run)
     assert output(run) == "That one, then."
     assert "True" in str(model.asked[-1]) or "true" in str(model.asked[-1])
+
+
+def test_an_event_handler_asks_nobody_and_has_no_request_repeated() -> None:
+    asked: list[int] = []
+
+    async def stream(messages: Any, info: Any) -> Any:
+        asked.append(len(messages))
+        yield "Done."
+
+    async def handler(ctx: Any, events: Any) -> None:
+        await ask_person("May I?")
+
+    agent: Agent[None, str] = Agent(FunctionModel(stream_function=stream), name="asker")
+    register_agent("asker", agent, event_stream_handler=handler)
+    run = execute(accept("asker"))
+    assert (run.status, run.error_class, asked) == (RunStatus.FAILED, "LookupError", [1])
 
 
 def test_nobody_can_be_asked_outside_a_durable_run() -> None:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Any
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
 
 import pytest
 from django.utils import timezone
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from pydantic_ai import Agent
-from pydantic_ai.messages import ToolReturnPart
+from pydantic_ai.messages import ToolReturn, ToolReturnPart
 
-from agentruns import api
+from agentruns import api, registry
 from agentruns.enums import EventKind, Resolution, RunStatus, ToolEffect
-from agentruns.exceptions import PayloadError
-from agentruns.models import AgentRun, Event
+from agentruns.exceptions import PayloadError, ResultRefused
+from agentruns.models import AgentRun, Event, Step
 from agentruns.tasks import execute as work
-from nrllm import Answer, Declaration, WriteInDoubt, effect, register_agent
+from nrllm import (
+    Answer,
+    Declaration,
+    EffectNotApplied,
+    WriteInDoubt,
+    effect,
+    idempotency_key,
+    register_agent,
+)
 from tests.nrllm.support import (
     Scripted,
     accept,
@@ -128,6 +137,30 @@ def test_a_final_not_landed_has_the_call_made_again() -> None:
     assert till.told() == {"number": 2, "paid": True}
 
 
+def test_a_final_destination_that_has_closed_the_key_has_the_model_told() -> None:
+    keys: list[str] = []
+
+    def charge() -> str:
+        keys.append(idempotency_key())
+        if len(keys) == 1:
+            raise ConnectionResetError("cut")
+        raise EffectNotApplied("this key is closed")
+
+    model = Scripted(calls(called("charge", "c1")), says("Not paid."))
+    declared = Declaration(WRITE, verify=lambda doubt: Answer.not_landed(), verify_is_final=True)
+    register_agent(
+        "till", Agent(model.model, name="till", tools=[charge]), effects={"charge": declared}
+    )
+    run = execute(accept("till"))
+    work(str(run.uuid))
+    run = execute(run)
+    assert (run.status, output(run)) == (RunStatus.COMPLETED, "Not paid."), run.error_message
+    assert (
+        keys == [Step.objects.filter(run=run, name="charge").latest("attempt").idempotency_key] * 2
+    )
+    assert "this key is closed" in str(model.asked[-1])
+
+
 def test_a_destination_whose_answer_the_tool_cannot_have_given_is_unknown() -> None:
     till = Till(Answer.landed({"number": "seven"}))
     run = interrupted()
@@ -152,6 +185,90 @@ def test_a_person_reports_the_plain_result_of_the_tool() -> None:
     assert run.status == RunStatus.COMPLETED, run.error_message
     assert till.charged == 1
     assert till.told() == {"number": 7, "paid": True}
+
+
+def test_what_does_not_fit_is_named_and_never_the_value() -> None:
+    Till()
+    run = interrupted()
+    with pytest.raises(ResultRefused, match="number: Input should be a valid integer") as refused:
+        resolve(run, {"number": "a secret"})
+    assert "a secret" not in str(refused.value)
+    assert "https:" not in str(refused.value)
+
+
+def test_a_destinations_answer_that_does_not_fit_is_not_in_the_history() -> None:
+    Till(Answer.landed({"number": "a secret"}))
+    run = interrupted()
+    work(str(run.uuid))
+    event = Event.objects.get(run=run, kind=EventKind.VERIFIED)
+    assert event.data is not None
+    assert "can't have returned" in event.data.text
+    assert "a secret" not in event.data.text
+
+
+@dataclass
+class Sent:
+    to: str
+    at: datetime
+
+
+class NotOfPydantic:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("returns", "fits", "does_not", "kept"),
+    [
+        (Receipt, {"number": 7}, {"number": "x"}, {"number": 7, "paid": True}),
+        (list[int], [1, 2], [1, "x"], [1, 2]),
+        (tuple[int, str], [1, "a"], [1], [1, "a"]),
+        (None, None, 1, None),
+        (str, "sent", 7, "sent"),
+        (int | None, None, "x", None),
+        (Literal["sent", "queued"], "sent", "lost", "sent"),
+        (
+            Sent,
+            {"to": "ann", "at": "2026-01-02T03:04:05Z"},
+            {"to": "ann", "at": "soon"},
+            {"to": "ann", "at": "2026-01-02T03:04:05Z"},
+        ),
+    ],
+    ids=str,
+)
+def test_a_result_is_held_to_what_the_tool_declares_that_it_returns(
+    returns: Any, fits: Any, does_not: Any, kept: Any
+) -> None:
+    run = sending(returns)
+    assert schema_of(run) == TypeAdapter(returns).json_schema()
+    with pytest.raises(ResultRefused):
+        resolve(run, does_not)
+    resolve(run, fits)
+    assert result(step_named(run, "send"))["result"] == kept
+
+
+@pytest.mark.parametrize("returns", [Any, ToolReturn, ToolReturn[str], NotOfPydantic, "Nowhere"])
+def test_where_nothing_is_declared_any_json_is_taken(returns: Any) -> None:
+    run = sending(returns)
+    assert schema_of(run) is None
+    resolve(run, {"any": ["thing"]})
+
+
+def sending(returns: Any) -> AgentRun:
+    """A run interrupted in a tool whose annotation says that it returns this."""
+    model = Scripted(calls(called("send", "w1")), says("Done."))
+    agent: Agent[None, str] = Agent(model.model, name="till")
+
+    async def send() -> Any:
+        raise ConnectionResetError("cut")
+
+    agent.tool_plain(send)
+    send.__annotations__["return"] = returns
+    register_agent("till", agent)
+    return execute(accept("till"))
+
+
+def schema_of(run: AgentRun) -> Any:
+    return registry.result_schema(run.agent, fenced(run))
 
 
 def test_a_result_that_looks_like_pydantic_ais_own_wrapping_stays_what_it_is() -> None:

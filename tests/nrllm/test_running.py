@@ -23,8 +23,8 @@ from pydantic_ai.usage import UsageLimits
 from agentruns.api import Completed, run
 from agentruns.enums import RunStatus, TerminationReason
 from agentruns.models import AgentRun
-from nrllm import RunInfo, idempotency_key, register_agent
-from tests.nrllm.support import Scripted, accept, called, calls, execute, output, says
+from nrllm import RunInfo, ToolEffect, effect, idempotency_key, register_agent
+from tests.nrllm.support import Scripted, accept, called, calls, execute, keys, output, says
 from tests.project.models import LedgerEntry
 
 pytestmark = pytest.mark.usefixtures("settings_for_runs")
@@ -224,3 +224,38 @@ def test_a_synchronous_write_may_use_the_orm_and_leaves_no_connection() -> None:
     assert threads[0] is not threading.main_thread()
     threads[0].join(5)
     assert not threads[0].is_alive(), "a write's thread ends with it"
+
+
+@pytest.mark.parametrize("kind", list(ToolEffect))
+def test_a_stop_iteration_of_a_synchronous_tool_ends_its_segment(kind: ToolEffect) -> None:
+    agent = Agent(Scripted(calls(called("first", "a"))).model, name="a")
+
+    @agent.tool_plain
+    @effect(kind)
+    def first() -> str:
+        return str(next(iter(())))
+
+    register_agent("a", agent)
+    run = execute(accept("a"))
+    assert "StopIteration" in run.error_message
+    assert run.status == RunStatus.FAILED
+
+
+def test_calls_with_one_id_are_told_apart_from_each_other_and_from_every_other_id() -> None:
+    done: list[int] = []
+    model = Scripted(
+        calls(called("send", "a", n=1), called("send", "a", n=2), called("send", "a#2", n=3)),
+        says("ok"),
+        failures={1: [ModelHTTPError(503, "m")]},
+    )
+    agent = Agent(model.model, name="a")
+
+    @agent.tool_plain
+    async def send(n: int) -> None:
+        done.append(n)
+
+    register_agent("a", agent)
+    run = execute(execute(accept("a")))
+    assert run.status == RunStatus.COMPLETED, run.error_message
+    assert done == [1, 2, 3]
+    assert keys(run) == ["model:1", "tool:1:a", "tool:1:a#3", "tool:1:a#2", "model:2"]

@@ -10,7 +10,7 @@ from pydantic_ai.messages import AgentStreamEvent, PartDeltaEvent, PartStartEven
 
 from agentruns.enums import RunStatus, TerminationReason, ToolEffect
 from agentruns.models import AgentRun
-from nrllm import effect, register_agent
+from nrllm import effect, event_place, register_agent
 from tests.nrllm.support import (
     accept,
     execute,
@@ -25,15 +25,22 @@ from tests.servers.client import WireClient
 pytestmark = pytest.mark.usefixtures("settings_for_runs")
 
 ORDER = "order 7"
+WAYS = ["whole", "streamed"]
 CALLS = [
     {"name": "look_up", "arguments": {"order": 7}},
     {"name": "send_email", "arguments": {"to": "x"}},
 ]
 
 
+WHOLE_AND_STREAMED = pytest.mark.parametrize("done", [False, True], ids=WAYS, indirect=True)
+
+
 @pytest.fixture
-def done(openai_wire: WireClient) -> list[str]:
-    """Register an agent that looks up and sends; return what its tools did."""
+def done(request: pytest.FixtureRequest, openai_wire: WireClient) -> list[str]:
+    """Register an agent that looks up and sends; return what its tools did.
+
+    With the parameter True its answers are streamed to a handler.
+    """
     done: list[str] = []
     agent = Agent(openai_model(openai_wire), name="clerk")
 
@@ -48,8 +55,14 @@ def done(openai_wire: WireClient) -> list[str]:
         done.append(f"send_email {to}")
         return "sent"
 
-    register_agent("clerk", agent)
+    handler = read_all if getattr(request, "param", False) else None
+    register_agent("clerk", agent, event_stream_handler=handler)
     return done
+
+
+async def read_all(ctx: Any, events: Any) -> None:
+    async for _ in events:
+        pass
 
 
 def script(wire: WireClient, *turns: dict[str, Any], **fault: Any) -> None:
@@ -75,6 +88,7 @@ def test_parallel_tools(openai_wire: WireClient, done: list[str]) -> None:
     assert len(openai_wire.requests()) == 2
 
 
+@WHOLE_AND_STREAMED
 @pytest.mark.parametrize(
     ("fault", "error"),
     [
@@ -96,6 +110,7 @@ def test_a_failure_that_passes_is_retried_without_repeating_the_write(
     assert run.status == RunStatus.COMPLETED, run.error_message
     assert sorted(done) == ["look_up 7", "send_email x"]
     assert [request["turn"] for request in openai_wire.requests()] == [0, 1, 1]
+    assert len({request["stream"] for request in openai_wire.requests()}) == 1
 
 
 def test_the_client_repeats_nothing_by_itself(openai_wire: WireClient, done: list[str]) -> None:
@@ -104,6 +119,7 @@ def test_the_client_repeats_nothing_by_itself(openai_wire: WireClient, done: lis
     assert len(openai_wire.requests()) == 1
 
 
+@WHOLE_AND_STREAMED
 def test_retry_after_delays_the_next_attempt(openai_wire: WireClient, done: list[str]) -> None:
     script(openai_wire, {"text": "Done."}, status=429, retry_after=90)
     run = begin()
@@ -186,18 +202,26 @@ def describe(event: AgentStreamEvent) -> str:
 
 
 def test_a_stream_that_is_cut_is_asked_again(openai_wire: WireClient, done: list[str]) -> None:
-    agent = Agent(openai_model(openai_wire), name="teller")
+    heard: dict[tuple[str, int], list[str]] = {}
 
     async def handler(ctx: Any, events: Any) -> None:
-        async for _ in events:
-            pass
+        async for event in events:
+            place = event_place()
+            heard.setdefault((place.step, place.epoch), []).append(describe(event))
 
+    agent = Agent(openai_model(openai_wire), name="teller")
     register_agent("teller", agent, event_stream_handler=handler)
     script(openai_wire, {"text": "It is late, and will be later."}, cut=True)
     run = execute(accept("teller", f"where is {ORDER}?"))
     assert run.status == RunStatus.QUEUED, run.error_message
+    assert failure_of_last_retry(run)[0] == "ModelConnectionError"
     run = execute(run)
     assert output(run) == "It is late, and will be later."
+    (cut, whole) = heard.items()
+    assert (cut[0], whole[0]) == (("model:1", 1), ("model:1", 2))
+    assert 0 < len(cut[1]) < len(whole[1])
+    said = "".join(event[5:] for event in whole[1] if event.startswith("text "))
+    assert said == "It is late, and will be later."
 
 
 def test_calls_with_one_id_in_one_response_are_told_apart(

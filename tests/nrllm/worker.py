@@ -2,9 +2,9 @@
 
     python -m tests.nrllm.worker UUID LOG [POINT KEY]
 
-POINT is `before_ask`, `after_ask`, `before_stamp`, `after_stamp`, `in_body`, `before_record` or
-`after_record` of the step with this key: there the process kills itself, as nothing else could (SIGKILL). Bodies and events are
-written to LOG, a line each.
+POINT is `before_ask`, `after_ask`, `before_stamp`, `after_stamp`, `in_body`, `in_stream`,
+`in_verify`, `before_record` or `after_record` of the step with this key: there the process kills itself, as
+nothing else could (SIGKILL). Bodies and events are written to LOG, a line each.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import django
 
@@ -26,29 +24,24 @@ def die() -> None:
 def main(uuid: str, log: str, point: str = "", key: str = "") -> None:
     django.setup()
     from agentruns.tasks import execute
+    from agentruns.testing.boundaries import Arrival, Point, watched
+    from tests.nrllm import parked_agent
     from tests.nrllm.long_agent import register
 
-    register(Path(log), die_in=key if point == "in_body" else "")
-    die_around("ask", "ask", point, key)
-    die_around("mark_pending_effect", "stamp", point, key)
-    die_around("record_step", "record", point, key)
-    execute(uuid)
-
-
-def die_around(method: str, what: str, point: str, key: str) -> None:
-    from agentruns.models import AgentRun
-
-    original: Callable[..., Any] = getattr(AgentRun, method)
-
-    def wrapped(run: Any, claim: Any, call: Any, *args: Any, **options: Any) -> Any:
-        if (point, key) == (f"before_{what}", call.key):
+    def reached(arrival: Arrival) -> None:
+        # In its body the agent dies by itself, after it has written down that it is there.
+        here = arrival.call is not None and (point, key) == (arrival.point, arrival.call.key)
+        if here and arrival.point is not Point.IN_BODY:
             die()
-        result = original(run, claim, call, *args, **options)
-        if (point, key) == (f"after_{what}", call.key):
-            die()
-        return result
 
-    setattr(AgentRun, method, wrapped)
+    parked_agent.register(Path(log))
+    register(
+        Path(log),
+        die_in="verify" if point == "in_verify" else key if point == "in_body" else "",
+        die_after_event_of=key if point == "in_stream" else "",
+    )
+    with watched(reached):
+        execute(uuid)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any
 
 from agentruns.enums import ToolEffect
 from agentruns.registry import register
 from agentruns.segment import Segment
 
+from . import cell_agent  # noqa: F401  (registers itself)
 from .bodies import async_body, body, end, sync_body, threaded_body
 from .models import LedgerEntry
+from .strange_errors import STRANGE
+
+# The version that a process declares of the agent `versioned`, as in a rolling deploy.
+AGENT_VERSION = "TEST_AGENT_VERSION"
 
 READ = ToolEffect.READ_ONLY
 WRITE = ToolEffect.NON_IDEMPOTENT_WRITE
@@ -118,6 +124,61 @@ def swallows(segment: Segment) -> Any:
     return {"swallowed": False}
 
 
+@register("versioned", version=os.environ.get(AGENT_VERSION, ""))
+def versioned(segment: Segment) -> Any:
+    """Say which versions of the code executed which step."""
+    mine = os.environ.get(AGENT_VERSION, "")
+
+    def tell(name: str) -> Any:
+        return lambda key: [body(name, key)["done"], mine]
+
+    return [segment.step(name, tell(name), effect=READ) for name in ("first", "second")]
+
+
+@register("plan")
+def plan(segment: Segment) -> Any:
+    """Do the steps of the request in order: each has an effect, and takes so many seconds."""
+    return [planned(segment, f"{n}-{what}", what, s) for n, (what, s) in enumerate(segment.request)]
+
+
+def planned(segment: Segment, name: str, what: str, seconds: float) -> Any:
+    if what == "ask":
+        return segment.wait_for_input(name, "how many?", key=name)
+
+    def act(key: str) -> Any:
+        if what == TRANSACTIONAL:
+            LedgerEntry.objects.create(run=segment.run.uuid, idempotency_key=key, amount=1)
+        facts = {"run": str(segment.run.uuid), "step": name, "epoch": segment.claim.epoch}
+        return body(name, key, seconds, **facts, effect=what)
+
+    return segment.step(name, act, effect=ToolEffect(what), key=name)
+
+
 @register("echo")
 def echo(segment: Segment) -> Any:
     return segment.request
+
+
+@register("raises")
+def raises(segment: Segment) -> Any:
+    """Raise what the request names: inside the body of a step with this effect, or in none."""
+    which, effect = segment.request
+    if not effect:
+        raise STRANGE[which]()
+    return segment.step("step", raising(which), effect=ToolEffect(effect))
+
+
+@register("raises_on_a_loop")
+async def raises_on_a_loop(segment: Segment) -> Any:
+    which, effect = segment.request
+    if not effect:
+        raise STRANGE[which]()
+    return await segment.astep("step", raising(which), effect=ToolEffect(effect))
+
+
+def raising(which: str) -> Any:
+    def act(key: str) -> Any:
+        body("step", key)
+        raise STRANGE[which]()
+
+    return act

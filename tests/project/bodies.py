@@ -10,13 +10,14 @@ import asyncio
 import json
 import os
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from functools import cache
 from typing import Any
 from urllib.parse import quote
 
 from agentruns.exceptions import EffectLanded, EffectNotApplied
-from tests.servers.client import RecorderClient
+from agentruns.testing.client import RecorderClient
 
 from .failures import DestinationBroken, DestinationUnavailable
 
@@ -35,11 +36,12 @@ def recorder() -> RecorderClient | None:
     return RecorderClient(url) if url else None
 
 
-def body(name: str, key: str) -> dict[str, Any]:
+def body(name: str, key: str, seconds: float = 0, **facts: Any) -> dict[str, Any]:
     """Report that this body runs, wait if the test wants it to, and end as the test says."""
     witness = recorder()
     if witness is not None:
-        witness.body(name, key)
+        witness.body(name, key, **facts)
+        time.sleep(seconds)  # it works
         end(witness.hold(f"in_body:{name}"))
     return {"done": name, "key": key}
 

@@ -1,48 +1,42 @@
-"""Points around the stamp and the record at which a test may find a worker, and kill it.
+"""Points around the stamp, the record and the end at which a test may find a worker, and kill it.
 
-The product has no hook for this: its two methods are wrapped, in workers under test only. Each
-point is `POINT:STEP`, such as `after_stamp:write`; nobody waits at a point that is not armed.
+Each is `POINT:STEP`, such as `after_stamp:write`, or a run's `after_complete`; nobody waits at a point
+that is not armed.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
-from functools import wraps
-from typing import Any
+from contextlib import ExitStack, suppress
 
-from django.db import OperationalError, connection
+from django.db import OperationalError
 
-from agentruns.models import AgentRun, StepCall
+from agentruns.testing.boundaries import Arrival, Point, watched
+from tests.harness.database import end_own_connection
 
 from .bodies import recorder
 
-
-def hold(point: str, call: StepCall) -> None:
-    witness = recorder()
-    if witness is not None and witness.hold(f"{point}:{call.name}") == "lose_connection":
-        lose_connection()
-
-
-def lose_connection() -> None:
-    """Have the server end this thread's connection, and raise what the client makes of that."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+BEFORE = frozenset({Point.BEFORE_STAMP, Point.BEFORE_RECORD})
+OTHERS = frozenset({Point.AFTER_STAMP, Point.IN_RECORD, Point.AFTER_RECORD, Point.AFTER_COMPLETE})
+INSTALLED = ExitStack()
 
 
 def install() -> None:
-    wrap("mark_pending_effect", "stamp")
-    wrap("record_step", "record")
+    """Hold this process at these points from now on."""
+    INSTALLED.enter_context(watched(hold))
 
 
-def wrap(method: str, what: str) -> None:
-    original = getattr(AgentRun, method)
-
-    @wraps(original)
-    def held(run: AgentRun, claim: Any, call: StepCall, *args: Any, **options: Any) -> Any:
+def hold(arrival: Arrival) -> None:
+    if arrival.point in OTHERS:
+        ask_recorder(arrival)
+    elif arrival.point in BEFORE:
         with suppress(OperationalError):  # the statements that follow find out for themselves
-            hold(f"before_{what}", call)
-        result = original(run, claim, call, *args, **options)
-        hold(f"after_{what}", call)
-        return result
+            ask_recorder(arrival)
 
-    setattr(AgentRun, method, held)
+
+def ask_recorder(arrival: Arrival) -> None:
+    witness, call = recorder(), arrival.call
+    if witness is None:
+        return
+    name = str(arrival.point) if call is None else f"{arrival.point}:{call.name}"
+    if witness.hold(name) == "lose_connection":
+        end_own_connection()

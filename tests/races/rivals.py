@@ -11,6 +11,7 @@ from django.db import connection, transaction
 
 from agentruns.models import AgentRun
 from agentruns.reaper import sweep
+from tests.harness.database import own_backend, waits_for_a_lock
 from tests.servers.waiting import wait_until
 
 
@@ -26,10 +27,7 @@ class Rival(threading.Thread):
 
     def run(self) -> None:
         try:
-            if connection.vendor == "postgresql":
-                with connection.cursor() as cursor:
-                    cursor.execute("SELECT pg_backend_pid()")
-                    self.backend = cursor.fetchone()[0]
+            self.backend = own_backend()
             self._result = self._function()
         except BaseException as error:
             self._error = error
@@ -48,12 +46,7 @@ class Rival(threading.Thread):
         return isinstance(self._error, kind)
 
     def waits_for_a_lock(self) -> bool:
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'",
-                [self.backend],
-            )
-            return bool(cursor.fetchone()[0])
+        return waits_for_a_lock(self.backend)
 
 
 @contextmanager

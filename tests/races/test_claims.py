@@ -2,16 +2,20 @@ from __future__ import annotations
 
 import pytest
 
-from agentruns.enums import EventKind, RunStatus
+from agentruns.enums import EventKind, RunStatus, StepState
 from agentruns.exceptions import LeaseLost, TransitionRefused
 from agentruns.fields import Payload
 from agentruns.guard import Claim
-from agentruns.models import AgentRun
+from agentruns.models import AgentRun, Step
 from tests.factories import call, history, queued, reread, returned, running, step_of
 
 from .rivals import second_comes_while, together
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.server,
+    pytest.mark.usefixtures("form"),
+]
 
 
 def claimed(run: AgentRun, owner: str) -> Claim | None:
@@ -37,6 +41,17 @@ def test_a_claim_that_waited_for_another_takes_nothing() -> None:
     )
     assert second.outcome() is None
     assert reread(run).claimed_by == "test:first:1:0"
+
+
+def test_a_stamp_is_read_back_after_the_transaction_that_may_still_make_it() -> None:
+    run, held = running()
+
+    def stamp() -> None:
+        AgentRun.objects.lock_one(pk=run.pk)
+        Step.of(run, held, call(), 1, state=StepState.STARTED).save()
+
+    second = second_comes_while(stamp, lambda: run.own_attempt(held, "write"))
+    assert second.outcome() == step_of(run)
 
 
 def test_a_cancel_that_comes_first_leaves_nothing_to_claim() -> None:

@@ -26,19 +26,24 @@ from tests.factories import (
     reread,
     step_of,
 )
+from tests.harness.database import end_other_connections
 from tests.project.models import LedgerEntry
 from tests.servers.waiting import wait_until
 
 from .wire import LOSE_ANSWER, LOSE_STATEMENT, BreakingWire, breaking_wire
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.server,
+    pytest.mark.usefixtures("form"),
+]
 
 LOST = ConnectionResetError("the other side is away")
 STARTED = b'INSERT INTO "agentruns_step"'
 RECORDED = b'UPDATE "agentruns_step"'
 CLEARED = b'UPDATE "agentruns_agentrun"'
 COMMIT = b"COMMIT"
-LOCKED = b"FOR NO KEY UPDATE"
+LOCKED = b"FOR UPDATE" if connection.vendor == "mysql" else b"FOR NO KEY UPDATE"
 
 
 @pytest.fixture
@@ -51,6 +56,17 @@ def wire() -> Iterator[BreakingWire]:
 def no_heartbeats_in_between(settings: Any) -> None:
     """Leave the statements to the segment: one beat at its beginning."""
     settings.AGENTRUNS = {**settings.AGENTRUNS, "HEARTBEAT_SECONDS": 60, "LEASE_SECONDS": 60}
+
+
+@pytest.fixture
+def break_at(wire: BreakingWire, form: str) -> Callable[..., None]:
+    """Break the wire at a statement, or at the commit of one that is a transaction of its own."""
+
+    def set_up(statement: bytes, how: str, *, after: bytes = b"") -> None:
+        alone = statement == COMMIT and form == "statements"
+        wire.break_at(*((after, how) if alone else (statement, how)), after=b"" if alone else after)
+
+    return set_up
 
 
 def one_write(bodies: list[str], effect: ToolEffect = WRITE) -> Callable[[Segment], Any]:
@@ -77,12 +93,12 @@ AT_THE_STAMP = [
 
 @pytest.mark.parametrize(("statement", "after", "how"), AT_THE_STAMP)
 def test_a_connection_lost_at_the_stamp_costs_neither_the_run_nor_a_second_attempt(
-    wire: BreakingWire, statement: bytes, after: bytes, how: str
+    wire: BreakingWire, break_at: Callable[..., None], statement: bytes, after: bytes, how: str
 ) -> None:
     bodies: list[str] = []
 
     def agent(segment: Segment) -> Any:
-        wire.break_at(statement, how, after=after)
+        break_at(statement, how, after=after)
         return one_write(bodies)(segment)
 
     run = executed(agent)
@@ -106,14 +122,19 @@ AT_THE_RECORD = [
 @pytest.mark.parametrize("effect", [WRITE, REPEATABLE])
 @pytest.mark.parametrize(("statement", "after", "how"), AT_THE_RECORD)
 def test_a_connection_lost_at_the_record_is_replaced_and_the_write_recorded(
-    wire: BreakingWire, statement: bytes, after: bytes, how: str, effect: ToolEffect
+    wire: BreakingWire,
+    break_at: Callable[..., None],
+    statement: bytes,
+    after: bytes,
+    how: str,
+    effect: ToolEffect,
 ) -> None:
     bodies: list[str] = []
 
     def agent(segment: Segment) -> Any:
         def body(key: str) -> dict[str, str]:
             bodies.append("write")
-            wire.break_at(statement, how, after=after)
+            break_at(statement, how, after=after)
             return {"sent": key}
 
         return segment.step("write", body, effect=effect)
@@ -129,13 +150,15 @@ def test_a_connection_lost_at_the_record_is_replaced_and_the_write_recorded(
 
 
 @pytest.mark.parametrize("how", [LOSE_STATEMENT, LOSE_ANSWER])
-def test_a_read_whose_commit_is_unknown_is_recorded_once(wire: BreakingWire, how: str) -> None:
+def test_a_read_whose_commit_is_unknown_is_recorded_once(
+    wire: BreakingWire, break_at: Callable[..., None], how: str
+) -> None:
     bodies: list[str] = []
 
     def agent(segment: Segment) -> str:
         def body(key: str) -> str:
             bodies.append("read")
-            wire.break_at(COMMIT, how, after=STARTED)
+            break_at(COMMIT, how, after=STARTED)
             return "read"
 
         value: str = segment.step("read", body, effect=READ)
@@ -170,9 +193,11 @@ def test_a_transactional_write_whose_commit_is_unknown_happens_exactly_once(
 
 
 @pytest.mark.parametrize("how", [LOSE_STATEMENT, LOSE_ANSWER])
-def test_a_completion_whose_commit_is_unknown_completes_once(wire: BreakingWire, how: str) -> None:
+def test_a_completion_whose_commit_is_unknown_completes_once(
+    wire: BreakingWire, break_at: Callable[..., None], how: str
+) -> None:
     def agent(segment: Segment) -> str:
-        wire.break_at(COMMIT, how, after=b"agentruns_event")
+        break_at(COMMIT, how, after=b"agentruns_event")
         return "output"
 
     run = executed(agent)
@@ -210,7 +235,7 @@ def test_a_replay_on_a_lost_connection_gives_what_was_recorded(
 
     def agent(segment: Segment) -> Any:
         if segment.run.requeue_count:
-            wire.break_at(b'"agentruns_step"."recorded_key" = ', how)
+            wire.break_at(b"SELECT result FROM agentruns_step", how)
         try:
             value = segment.step("write", write, effect=WRITE)
         except Exception:
@@ -234,12 +259,7 @@ def test_backends_that_are_terminated_in_the_body_cost_nothing() -> None:
     def agent(segment: Segment) -> Any:
         def body(key: str) -> str:
             bodies.append("write")
-            with connection.cursor() as cursor:
-                cursor.execute(
-                    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
-                    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-                )
-                assert cursor.fetchone()[0] >= 1
+            assert end_other_connections() >= 1
             return "sent"
 
         return segment.step("write", body, effect=WRITE)

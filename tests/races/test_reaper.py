@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
+from django.db import connection
 
+from agentruns import setreaper
 from agentruns.enums import EventKind, RunStatus
 from agentruns.exceptions import LeaseLost
 from agentruns.fields import Payload
 from agentruns.models import AgentRun
-from tests.factories import expire, history, reread, running, snapshot
+from tests.factories import REPEATABLE, expire, fenced, history, reread, running, snapshot
+from tests.servers.waiting import wait_until
 
 from .rivals import (
     Rival,
@@ -19,7 +24,7 @@ from .rivals import (
     together,
 )
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.server]
 
 
 def test_a_renewal_that_holds_the_row_wins_against_the_reaper() -> None:
@@ -42,6 +47,59 @@ def test_a_renewal_that_lands_between_the_reapers_look_and_its_lock_wins() -> No
     before = snapshot(run)
     reap_in_transaction_of_its_own(run)
     assert snapshot(run) == before
+
+
+@contextmanager
+def looked_and_not_locked(monkeypatch: pytest.MonkeyPatch, sweeper: Rival) -> Iterator[None]:
+    """Hold the statement of a sweep up when it has its snapshot and no row yet."""
+    status = "WHERE run.status = 'running'"
+    assert setreaper.REAP.count(status) == 1
+    waiting = f"{status} AND (SELECT pg_advisory_lock_shared(7)::text) = ''"
+    monkeypatch.setattr(setreaper, "REAP", setreaper.REAP.replace(status, waiting))
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_lock(7)")
+        sweeper.start()
+        wait_until(sweeper.waits_for_a_lock, what="the sweep to have looked")
+        yield
+        cursor.execute("SELECT pg_advisory_unlock(7)")
+
+
+def taught(*examples: AgentRun) -> Rival:
+    """A reaper by sets that has met such runs before, and so needs one statement for another."""
+    sets = setreaper.SetReaper()
+    for run in examples:
+        expire(run)
+    assert len(sets.reap(0, 10, named=True).runs) == len(examples)
+    return Rival(lambda: [run.uuid for run, _verdict in sets.reap(0, 10, named=True).runs])
+
+
+@pytest.mark.postgres
+def test_a_renewal_that_lands_between_the_look_and_the_lock_of_a_set_wins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sweeper = taught(running()[0])
+    run, claim = running()
+    expire(run)
+    with looked_and_not_locked(monkeypatch, sweeper):
+        run.renew(claim)
+        before = snapshot(run)
+    assert sweeper.outcome() == []
+    assert snapshot(run) == before
+
+
+@pytest.mark.postgres
+def test_a_cancel_that_lands_between_the_look_and_the_lock_of_a_set_is_heeded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = fenced(REPEATABLE)[0]
+    asked.cancel(by="somebody")
+    sweeper = taught(asked, fenced(REPEATABLE)[0])
+    run, *_rest = fenced(REPEATABLE)
+    expire(run)
+    with looked_and_not_locked(monkeypatch, sweeper):
+        run.cancel(by="somebody")
+    assert sweeper.outcome() == [str(run.uuid)]
+    assert reread(run).status == RunStatus.CANCELLED
 
 
 def reap_in_transaction_of_its_own(run: AgentRun) -> None:

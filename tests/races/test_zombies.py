@@ -30,7 +30,7 @@ from tests.servers.process import ROOT
 from .rivals import reap_in_transaction, second_comes_while
 from .zombie import attempts
 
-pytestmark = [pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("form")]
 
 
 def in_another_process(run: AgentRun, epoch: int) -> dict[str, str]:
@@ -98,7 +98,7 @@ def test_refuses_a_zombie_of_a_run_that_is_not_running(status: RunStatus) -> Non
     assert_changes_nothing(run, attempts(str(run.uuid), OWNER, 1), before)
 
 
-@pytest.mark.postgres
+@pytest.mark.server
 def test_a_stamp_that_waited_for_the_reaper_is_refused() -> None:
     run, claimed = running()
     expire(run)
@@ -110,7 +110,7 @@ def test_a_stamp_that_waited_for_the_reaper_is_refused() -> None:
     assert not run.journal().exists()
 
 
-@pytest.mark.postgres
+@pytest.mark.server
 def test_a_record_that_waited_for_the_reaper_is_refused_and_the_fence_stands() -> None:
     run, claimed, step = fenced()
     expire(run)

@@ -1,4 +1,4 @@
-"""A wire to PostgreSQL that breaks where a test wants it to: the server is the real one."""
+"""A wire to the database that breaks where a test wants it to: the server is the real one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from django.db import connections
+from django.db import connection, connections
 
 Chooser = Callable[[bytes], str]
+
+PORT = {"postgresql": 5432, "mysql": 3306}
+# What is encrypted can't be told apart.
+PLAIN: dict[str, dict[str, Any]] = {
+    "postgresql": {"sslmode": "disable", "gssencmode": "disable"},
+    "mysql": {"ssl_disabled": True},
+}
 
 PASS, LOSE_STATEMENT, LOSE_ANSWER = "pass", "lose the statement", "lose the answer"
 
@@ -99,6 +106,8 @@ class BreakingWire:
             if self._cut is None:
                 return PASS
             after, statement, how = self._cut
+            # MariaDB's quotes are others.
+            sent, data = sent.replace(b"`", b'"'), data.replace(b"`", b'"')
             position = data.find(statement)
             if position < 0 or after not in sent + data[:position]:
                 return PASS
@@ -121,7 +130,7 @@ def breaking_wire() -> Iterator[BreakingWire]:
     """
     connections["default"].ensure_connection()
     settings = connections.settings["default"]
-    host, port = settings["HOST"] or "127.0.0.1", int(settings["PORT"] or 5432)
+    host, port = settings["HOST"] or "127.0.0.1", int(settings["PORT"] or PORT[connection.vendor])
     if host.startswith("/"):
         wire = BreakingWire((f"{host}/.s.PGSQL.{port}",), socket.AF_UNIX)
     else:
@@ -131,8 +140,7 @@ def breaking_wire() -> Iterator[BreakingWire]:
     settings.update(
         HOST="127.0.0.1",
         PORT=str(wire.port),
-        # What is encrypted can't be told apart.
-        OPTIONS={**settings["OPTIONS"], "sslmode": "disable", "gssencmode": "disable"},
+        OPTIONS={**settings["OPTIONS"], **PLAIN[connection.vendor]},
     )
     try:
         yield wire

@@ -21,8 +21,9 @@ class ClusterProcess:
     and of a monitor. What is killed here is a worker; the sentinel replaces it.
     """
 
-    def __init__(self, log: Path, environment: dict[str, str]) -> None:
+    def __init__(self, log: Path, environment: dict[str, str], root: Path = ROOT) -> None:
         self.log = log
+        self.root = root
         self.environment = environment
         self.killed = False
 
@@ -30,7 +31,7 @@ class ClusterProcess:
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "manage.py", "qcluster"],
-                cwd=ROOT,
+                cwd=self.root,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

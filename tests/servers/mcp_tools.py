@@ -16,8 +16,8 @@ import uvicorn
 from mcp.server.mcpserver import MCPServer
 from mcp_types import ToolAnnotations
 
-from tests.servers.client import RecorderClient
-from tests.servers.json_http import announce, stop_at_end_of_stdin
+from agentruns.testing.client import RecorderClient
+from agentruns.testing.json_http import announce, stop_at_end_of_stdin
 
 server = MCPServer("tickets")
 

@@ -40,13 +40,14 @@ class Watchdog:
 
 
 class ServerProcess:
-    """One of the servers of this package as a process of its own, for the time of a `with` block.
+    """One of the servers of this package (or of another, named in full) as a process of its own, for the time of a `with` block.
 
     `ready` is the line that the server printed: its port, and more where it has more to say.
     """
 
     def __init__(self, name: str, *arguments: str, timeout: float = 15) -> None:
         self.name = name
+        self.module = name if "." in name else f"tests.servers.{name}"
         self.options = ("--exit-with-stdin", *arguments)
         self.timeout = timeout
         self.ready: dict[str, Any] = {}
@@ -54,7 +55,7 @@ class ServerProcess:
     def __enter__(self) -> Self:
         self.errors: IO[bytes] = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", f"tests.servers.{self.name}", *self.options],
+            [sys.executable, "-m", self.module, *self.options],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

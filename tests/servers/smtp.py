@@ -20,8 +20,8 @@ from typing import Any
 
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
-from tests.servers.json_http import JsonServer, Reply, Request, announce, stop_at_end_of_stdin
-from tests.servers.jsonl import append_line
+from agentruns.testing.json_http import JsonServer, Reply, Request, announce, stop_at_end_of_stdin
+from agentruns.testing.jsonl import append_line
 
 
 def read(envelope: Envelope) -> EmailMessage:

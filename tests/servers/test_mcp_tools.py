@@ -10,7 +10,7 @@ from pydantic_ai import Agent
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.models.test import TestModel
 
-from tests.servers.client import RecorderClient
+from agentruns.testing.client import RecorderClient
 from tests.servers.process import ROOT, ServerProcess
 
 TOOLS = ["look_up_ticket", "close_ticket", "answer_ticket", "archive_ticket", "escalate_ticket"]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from agentruns.testing.client import Refused
 from tests.harness.fixtures import Wire
-from tests.servers.client import Refused
 
 CONVERSATIONS = {
     "order 1001": [

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.servers.client import RecorderClient, Refused
+from agentruns.testing.client import RecorderClient, Refused
 from tests.servers.process import ServerProcess
 
 
@@ -45,7 +45,7 @@ def test_says_that_a_point_was_not_reached(recorder: RecorderClient) -> None:
 
 def test_writes_bodies_down_for_later(tmp_path: object) -> None:
     log = f"{tmp_path}/bodies.jsonl"
-    with ServerProcess("recorder", "--log", log) as server:
+    with ServerProcess("agentruns.testing.recorder", "--log", log) as server:
         RecorderClient(server.url).body("write", "key")
     with open(log, encoding="utf-8") as lines:  # noqa: PTH123
         assert '"key": "key"' in lines.read()

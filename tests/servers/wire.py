@@ -12,8 +12,8 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-from tests.servers.json_http import JsonServer, Reply, Request, serve
-from tests.servers.jsonl import append_line
+from agentruns.testing.json_http import JsonServer, Reply, Request, serve
+from agentruns.testing.jsonl import append_line
 from tests.servers.script import Answer, Fault, Script
 
 

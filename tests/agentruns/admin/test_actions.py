@@ -43,11 +43,14 @@ def test_nothing_is_cancelled_that_nobody_has_seen(log_in: LogIn) -> None:
     assert reread(unseen).status == reread(seen).status == RunStatus.QUEUED
 
 
-def test_wake_sends_the_wake_up_again(log_in: LogIn) -> None:
+def test_wake_asks_first_and_sends_the_wake_up_again(log_in: LogIn) -> None:
     client = log_in("view_agentrun", "retry_agentrun")
     run, later = queued(), queued(delay_seconds=3600)
     OrmQ.objects.all().delete()
     response = act(client, "wake_runs", run, later, index="0")
+    assert "Yes, wake them" in response.content.decode()
+    assert not OrmQ.objects.exists()
+    response = act(client, "wake_runs", run, later, confirmed="yes")
     assert [task.args() for task in OrmQ.objects.all()] == [(str(run.uuid),)]
     said = messages(response)
     assert any(str(later.uuid) in text and "not queued" in text for text in said)

@@ -10,15 +10,16 @@ from django.test.utils import CaptureQueriesContext
 from agentruns.admin import desk
 from agentruns.enums import FailureClass, Resolution, ToolEffect
 from agentruns.failures import Failure
+from agentruns.guard import from_now
 from agentruns.models import AgentRun
 from tests.agentruns.cases import (
+    asking,
     completed,
     exhausted,
     failed,
     interrupted,
     queued,
     running,
-    waiting,
     writing,
 )
 
@@ -43,9 +44,25 @@ def test_it_shows_nothing_else(viewer: Client) -> None:
     queued()
     running(stale=True)
     completed()
-    waiting()
+    asking()
     assert listed(viewer) == []
-    assert words(source(viewer, DESK)).count("None.") == 4
+    assert words(source(viewer, DESK)).count("None.") == 5
+
+
+def untaken() -> AgentRun:
+    run = queued()
+    AgentRun.objects.filter(pk=run.pk).write_guarded(
+        agent_version="1", available_at=from_now(-3600)
+    )
+    return run
+
+
+def test_what_nobody_takes_is_on_it_with_what_is_known(viewer: Client) -> None:
+    old, _fresh = untaken(), queued()
+    assert listed(viewer) == [old]
+    text = words(source(viewer, DESK))
+    assert "1 h 0 min" in text
+    assert "It needs version '1' of its agent; this process has version ''." in text
 
 
 def test_each_row_says_what_is_known_and_what_is_not(viewer: Client) -> None:
@@ -118,6 +135,7 @@ def test_every_link_of_the_desk_leads_to_its_runs(viewer: Client) -> None:
     interrupted()
     exhausted()
     writing()
+    untaken()
     for group in desk.GROUPS:
         listed_there = viewer.get(f"/admin/agentruns/agentrun/?{group.query}")
         assert listed_there.status_code == 200

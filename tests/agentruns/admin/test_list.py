@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from uuid import UUID
 
 import pytest
@@ -8,20 +9,22 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from agentruns.admin import paginator
+from agentruns.enums import FailureClass, ToolEffect
+from agentruns.failures import Failure
 from agentruns.models import AgentRun
 from tests.agentruns.cases import (
+    asking,
     completed,
     exhausted,
     failed,
     interrupted,
     queued,
     running,
-    waiting,
     writing,
 )
 
 from .conftest import LogIn
-from .pages import LIST, page_of, source, words
+from .pages import DESK, LIST, page_of, source, words
 
 
 def uuids(client: Client, **query: str) -> set[UUID]:
@@ -72,7 +75,7 @@ def test_filters_and_search(viewer: Client, query: dict[str, str], found: set[st
         "failed": failed(),
         "exhausted": exhausted(),
         "completed": completed(agent="reads"),
-        "waiting": waiting(),
+        "waiting": asking(),
     }
     names = {run.uuid: name for name, run in runs.items()}
     assert {names[uuid] for uuid in uuids(viewer, **query)} == found
@@ -126,7 +129,7 @@ def test_it_leads_to_the_run_and_to_the_desk(viewer: Client) -> None:
     run = queued()
     page = source(viewer, LIST)
     assert f'href="{page_of(run)}"' in page
-    assert "The operator's desk" in page
+    assert DESK in page
 
 
 def test_nobody_adds_changes_or_deletes_a_run(log_in: LogIn) -> None:
@@ -141,3 +144,34 @@ def test_nobody_adds_changes_or_deletes_a_run(log_in: LogIn) -> None:
 
 def test_who_may_not_view_sees_nothing(log_in: LogIn) -> None:
     assert log_in().get(LIST).status_code == 403
+
+
+def in_order(client: Client, **query: str) -> list[UUID]:
+    return [run.uuid for run in client.get(LIST, query).context["cl"].result_list]
+
+
+@pytest.mark.parametrize(
+    ("attention", "make"), [("unresolved", interrupted), ("waiting", asking), ("due", queued)]
+)
+def test_who_waits_longest_comes_first(
+    viewer: Client, attention: str, make: Callable[[], AgentRun]
+) -> None:
+    first, second = make(), make()
+    assert in_order(viewer, attention=attention) == [first.uuid, second.uuid]
+    assert in_order(viewer) == [second.uuid, first.uuid]
+
+
+def test_a_term_is_searched_wherever_it_is_the_whole_of_something(viewer: Client) -> None:
+    runs = [queued(agent="reads"), queued(requested_by="reads"), queued(correlation_id="reads")]
+    queued()
+    assert in_order(viewer, q="reads") == [run.uuid for run in reversed(runs)]
+
+
+def test_an_idempotent_write_is_fenced_while_it_runs_and_not_when_it_failed(
+    viewer: Client,
+) -> None:
+    run, claim, step = writing(effect=ToolEffect.IDEMPOTENT_WRITE)
+    assert uuids(viewer, attention="fenced") == {run.uuid}
+    run.recover(claim, Failure(FailureClass.UNKNOWN), RuntimeError("boom"), step)
+    assert uuids(viewer, attention="fenced") == set()
+    assert uuids(viewer, dead_lettered="any") == {run.uuid}

@@ -4,24 +4,23 @@ from typing import Any
 
 import pytest
 from django.test import Client
-from django.urls import reverse
 
+from agentruns import registry
 from agentruns.admin.jsonfield import JsonText
-from agentruns.enums import EventKind, Resolution, RunStatus, StepOutcome, StepState
+from agentruns.admin.wording import moment
+from agentruns.enums import EventKind, Resolution, RunStatus, StepKind, StepOutcome, StepState
+from agentruns.exceptions import PayloadError
 from agentruns.fields import Payload
 from agentruns.models import AgentRun, Step
 from agentruns.models.step import Ending
 from agentruns.reaper import sweep
+from agentruns.registry import RegisteredAgent
 from agentruns.tasks import execute
-from tests.agentruns.cases import completed, failed, interrupted, queued, writing
+from tests.agentruns.cases import completed, failed, interrupted, queued, reaped, writing
 from tests.harness.runs import reread
 
 from .conftest import LogIn
-from .pages import DESK, page_of, source, words
-
-
-def resolve_page(run: AgentRun) -> str:
-    return reverse("admin:agentruns_agentrun_resolve", args=[run.pk])
+from .pages import DESK, messages, page_of, resolve_page, source, words
 
 
 def post(client: Client, run: AgentRun, verdict: Resolution, **given: Any) -> Any:
@@ -29,13 +28,6 @@ def post(client: Client, run: AgentRun, verdict: Resolution, **given: Any) -> An
     digest = client.get(resolve_page(run)).context["form"].initial["digest"]
     data = {"digest": digest, "verdict": verdict.value, "reason": "asked the bank", **given}
     return client.post(resolve_page(run), data)
-
-
-def reaped() -> AgentRun:
-    """A run whose worker was not seen to end inside its write."""
-    run = writing(stale=True)[0]
-    sweep()
-    return reread(run)
 
 
 @pytest.fixture
@@ -49,7 +41,7 @@ def test_before_the_button_it_says_what_a_verdict_does(operator: Client) -> None
     for said in (
         "0 recorded steps are replayed",
         "If it did not happen: send is executed again",
-        "Its former worker is gone",
+        "Its former worker counts as gone",
         "Its former worker has reported nothing since",
         "Its destination has said nothing",
         '"to": "ada"',
@@ -121,11 +113,55 @@ def test_it_happened_with_null_is_a_result(operator: Client) -> None:
     assert post(operator, run, Resolution.HAPPENED, result="null").status_code == 302
 
 
+def never_so(step: str, kind: StepKind, value: Any) -> Any:
+    raise PayloadError(f"{step} can't have returned this: <b> is no number")
+
+
+def test_a_result_that_the_step_can_not_have_returned_is_shown_beside_its_field(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strict = RegisteredAgent(
+        "strict",
+        lambda segment: None,
+        encode_result=never_so,
+        result_schema=lambda step, kind: {"type": "integer", "title": "<b>"},
+    )
+    monkeypatch.setattr(registry, "_agents", {"strict": strict, **registry._agents})
+    run = interrupted(agent="strict")
+    page = source(operator, resolve_page(run))
+    assert "The result is held to what send declares" in words(page)
+    assert "&quot;title&quot;: &quot;&lt;b&gt;&quot;" in page
+    response = post(operator, run, Resolution.HAPPENED, result='  "<i>"', reason="said Bob")
+    errors = response.context["form"].errors
+    assert list(errors) == ["result"]
+    page = response.content.decode()
+    assert "&lt;b&gt; is no number" in page
+    assert "  &quot;&lt;i&gt;&quot;</textarea>" in page
+    assert "said Bob</textarea>" in page
+    assert reread(run).status == RunStatus.FAILED
+
+
+def test_it_says_where_nobody_can_check_a_result(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = interrupted()
+    assert "any JSON is taken as it is, and nobody checks it" in words(
+        source(operator, resolve_page(run))
+    )
+    monkeypatch.setattr(registry, "_agents", {})
+    assert "'it happened' is refused here" in words(source(operator, resolve_page(run)))
+    response = post(operator, run, Resolution.HAPPENED, result="7", reason="said Bob")
+    assert "no agent is registered as" in response.content.decode()
+    assert "said Bob</textarea>" in response.content.decode()
+
+
 def test_while_the_former_worker_may_act_it_asks_for_a_confirmation(operator: Client) -> None:
     run = reaped()
-    assert "Its former worker may still act" in words(source(operator, resolve_page(run)))
+    until = moment(run.former_worker_may_act_until())
+    said = words(source(operator, resolve_page(run)))
+    assert f"Its former worker may still act until {until}" in said
     response = post(operator, run, Resolution.DID_NOT_HAPPEN)
-    assert response.context["form"].errors["worker_may_act"]
+    assert f"wait until {until}" in str(response.context["form"].errors["worker_may_act"])
     assert reread(run).status == RunStatus.FAILED
     assert post(operator, run, Resolution.DID_NOT_HAPPEN, worker_may_act="on").status_code == 302
     assert reread(run).status == RunStatus.QUEUED
@@ -156,11 +192,37 @@ def test_two_operators_do_not_both_decide(operator: Client, log_in: LogIn) -> No
     assert (reread(run).status, reread(run).resolved_by) == (RunStatus.FAILED, "ada")
 
 
-def test_a_verdict_on_a_run_that_went_on_is_explained(operator: Client) -> None:
+def test_a_verdict_on_a_run_that_went_on_is_explained_and_nothing_typed_is_lost(
+    operator: Client, log_in: LogIn
+) -> None:
+    grace = log_in("view_agentrun", "resolve_agentrun", name="grace")
+    run = interrupted()
+    digest = grace.get(resolve_page(run)).context["form"].initial["digest"]
+    post(operator, run, Resolution.DID_NOT_HAPPEN)
+    typed = {"verdict": "happened", "result": '{"id": "<b>"}', "reason": "it came at noon"}
+    page = grace.post(resolve_page(run), {"digest": digest, **typed}).content.decode()
+    assert "ada decided at" in words(page)
+    assert "it did not happen. The reason: asked the bank" in words(page)
+    assert "it came at noon</textarea>" in page
+    assert "&lt;b&gt;" in page
+    assert "Give this verdict" not in page
+
+
+def test_the_page_of_a_run_that_went_on_leads_to_the_run(operator: Client) -> None:
     run = interrupted()
     post(operator, run, Resolution.DID_NOT_HAPPEN)
-    response = operator.post(resolve_page(run), {"verdict": "left"}, follow=True)
-    assert "no write in doubt here any more" in response.content.decode()
+    response = operator.get(resolve_page(run), follow=True)
+    assert response.redirect_chain == [(page_of(run), 302)]
+    assert any("here any more: ada decided" in said for said in messages(response))
+
+
+def test_after_a_refusal_the_next_press_is_for_what_is_shown_now(operator: Client) -> None:
+    run = interrupted()
+    stale = {"digest": "of yesterday", "verdict": "left", "reason": "gave up"}
+    shown = operator.post(resolve_page(run), stale).context["form"]
+    again = {name: shown[name].value() for name in ("digest", "verdict", "reason")}
+    assert operator.post(resolve_page(run), again).status_code == 302
+    assert reread(run).resolution == Resolution.LEFT
 
 
 @pytest.mark.parametrize("make", [queued, failed, completed])
@@ -201,3 +263,11 @@ def test_a_megabyte_and_markup_are_shown_harmlessly(operator: Client) -> None:
     assert "<script>alert" not in page
     assert "\x00" not in page
     assert len(page) < 300_000
+
+
+@pytest.mark.parametrize("result", ["1e999", "NaN", '{"a": 1, "a": 2}'])
+def test_a_result_that_would_be_altered_is_refused(operator: Client, result: str) -> None:
+    run = interrupted()
+    response = post(operator, run, Resolution.HAPPENED, result=result)
+    assert response.context["form"].errors["result"]
+    assert reread(run).status == RunStatus.FAILED

@@ -12,7 +12,7 @@ from agentruns.fields import Payload
 from agentruns.models import AgentRun, Step
 from agentruns.models.step import Ending
 from agentruns.reaper import sweep
-from tests.agentruns.cases import completed, interrupted, queued, waiting, writing
+from tests.agentruns.cases import asking, completed, interrupted, queued, writing
 
 from .conftest import LogIn
 from .pages import page_of, source, words
@@ -34,7 +34,7 @@ def test_shows_the_history_with_who_and_when(viewer: Client) -> None:
     )
 
 
-@pytest.mark.parametrize("make", [queued, waiting, completed])
+@pytest.mark.parametrize("make", [queued, asking, completed])
 def test_any_run_has_a_page(viewer: Client, make: object) -> None:
     assert callable(make)
     assert "Summary" in source(viewer, page_of(make()))
@@ -132,3 +132,11 @@ def test_a_run_that_is_not_there(viewer: Client) -> None:
 
 def test_who_may_not_view_sees_nothing(log_in: LogIn) -> None:
     assert log_in("view_payload").get(page_of(queued())).status_code == 403
+
+
+def test_a_held_run_is_not_called_certain(viewer: Client) -> None:
+    run = queued()
+    run.hold(by="grace", reason="restored")
+    text = words(source(viewer, page_of(run)))
+    assert "Nobody knows here what it did after this database was written" in text
+    assert "Its writes are certain" not in text

@@ -6,7 +6,7 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import call_command
+from django.core.management import call_command, execute_from_command_line
 from django.core.management.base import CommandError
 
 
@@ -39,3 +39,34 @@ class Commands:
 @pytest.fixture
 def command(transactional_db: None) -> Commands:
     return Commands()
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a shell sees of a command: what it printed, and its exit code."""
+
+    out: str
+    errors: str
+    code: int
+
+
+class FromShell:
+    """Runs commands as a shell does, arguments and exit code included, without a new process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> Ended:
+        self._capsys.readouterr()
+        code = 0
+        try:
+            execute_from_command_line(["manage.py", *arguments])
+        except SystemExit as end:
+            code = int(end.code or 0)
+        said = self._capsys.readouterr()
+        return Ended(said.out, said.err, code)
+
+
+@pytest.fixture
+def from_shell(transactional_db: None, capsys: pytest.CaptureFixture[str]) -> FromShell:
+    return FromShell(capsys)

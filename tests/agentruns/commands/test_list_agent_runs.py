@@ -5,7 +5,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from agentruns.models import AgentRun
-from tests.agentruns.cases import completed, failed, interrupted, queued, running, waiting, writing
+from tests.agentruns.cases import asking, completed, failed, interrupted, queued, running, writing
 
 from .conftest import Commands
 
@@ -47,7 +47,7 @@ def test_filters(command: Commands, arguments: list[str], found: set[str]) -> No
         "interrupted": interrupted(),
         "failed": failed(),
         "completed": completed(agent="reads"),
-        "waiting": waiting(),
+        "waiting": asking(),
     }
     names = {str(run.uuid): name for name, run in runs.items()}
     assert {names[uuid] for uuid in listed(command, *arguments)} == found
@@ -66,12 +66,13 @@ def test_reads_no_payload_and_asks_once(command: Commands) -> None:
 def test_as_text_it_is_a_table(command: Commands) -> None:
     run = interrupted()
     head, row = command("list_agent_runs").text.splitlines()
-    assert head.split() == ["run", "status", "reason", "fence", "retries", "agent"]
+    assert head.split() == ["run", "status", "reason", "fence", "inside", "retries", "agent"]
     assert row.split() == [
         str(run.uuid),
         "failed",
         "interrupted_write",
         "non_idempotent_write",
+        "send",
         "0",
         "echo",
     ]

@@ -9,13 +9,15 @@ from uuid import UUID
 import pytest
 from django.db import OperationalError
 
+from agentruns import reaper, setreaper
 from agentruns.dispatch.django_q import DjangoQDispatcher
 from agentruns.enums import RunStatus, TerminationReason
 from agentruns.management.commands import reap_stale_agent_runs
 from agentruns.management.repeating import termination
 from agentruns.models import AgentRun
-from agentruns.reaper import ReapReport
-from tests.agentruns.cases import queued, running, writing
+from agentruns.reaper import ReapReport, sweep
+from tests.agentruns.cases import conf, queued, running, writing
+from tests.harness.database import end_other_connections
 from tests.harness.manage import run_manage
 from tests.harness.processes import OwnProcess
 from tests.servers.waiting import wait_until
@@ -32,7 +34,11 @@ def fail_to_reap(monkeypatch: pytest.MonkeyPatch, bad: AgentRun) -> None:
             raise ValueError("this row is bad")
         return reap(self)
 
+    def refuse_batch(*args: Any, **options: Any) -> Any:
+        raise ValueError("a row of this batch is bad")
+
     monkeypatch.setattr(AgentRun, "reap", refuse)
+    monkeypatch.setattr(setreaper.SetReaper, "reap", refuse_batch)
 
 
 def test_requeues_a_stale_run_and_dead_letters_one_inside_a_write(command: Commands) -> None:
@@ -57,6 +63,23 @@ def test_says_what_it_did_in_words(command: Commands) -> None:
     text = command("reap_stale_agent_runs").text
     assert "dead-lettered 1" in text
     assert f"{run.uuid} echo: dead_letter interrupted_write" in text
+
+
+def test_names_the_runs_that_it_woke_where_they_are_few(
+    command: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = queued(), queued()
+    AgentRun.objects.all().write_guarded(woken_at=None)
+    monkeypatch.setattr(reaper, "MOST_WOKEN_LISTED", 2)
+    with conf(WAKE_AGAIN_SECONDS=600):
+        text = command("reap_stale_agent_runs", "--batch-size", "1").text
+    assert text.splitlines()[1:] == [f"{run.uuid}: woken" for run in (first, second)]
+    for _ in range(3):
+        queued()
+    AgentRun.objects.all().write_guarded(woken_at=None)
+    with conf(WAKE_AGAIN_SECONDS=600):
+        said = command("reap_stale_agent_runs", "--batch-size", "1", "--json").json
+    assert (said["woken"], said["woken_runs"]) == (5, [])
 
 
 def test_a_dry_run_changes_nothing(command: Commands) -> None:
@@ -100,13 +123,48 @@ def test_a_broker_that_is_down_does_not_lift_the_limit(
         queued(delay_seconds=0.000001)
     tried: list[UUID] = []
 
-    def fail(self: DjangoQDispatcher, uuid: UUID) -> None:
-        tried.append(uuid)
+    def fail(self: DjangoQDispatcher, uuids: list[UUID]) -> None:
+        tried.extend(uuids)
         raise ConnectionError("the broker is down")
 
-    monkeypatch.setattr(DjangoQDispatcher, "wake", fail)
+    monkeypatch.setattr(DjangoQDispatcher, "wake_many", fail)
     assert command("reap_stale_agent_runs", "--limit", "2", "--json").json["woken"] == 0
     assert len(tried) == 2
+
+
+def unreachable(self: DjangoQDispatcher, what: Any) -> None:
+    raise ConnectionError("the broker is down")
+
+
+def test_wake_ups_that_could_not_be_sent_are_counted_and_fail_it(
+    command: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        queued(delay_seconds=0.000001)
+    monkeypatch.setattr(DjangoQDispatcher, "wake", unreachable)
+    monkeypatch.setattr(DjangoQDispatcher, "wake_many", unreachable)
+    assert command("reap_stale_agent_runs", "--dry-run").failure is None
+    said = command("reap_stale_agent_runs", "--limit", "2", "--json")
+    assert (said.json["woken"], said.json["not_sent"], said.json["errors"]) == (0, 2, 0)
+    assert str(said.failure) == "wake-ups that could not be sent: 2"
+    assert "not-sent 1" in command("reap_stale_agent_runs").text
+
+
+def test_a_sweep_of_many_says_that_wake_ups_could_not_be_sent_and_goes_on(
+    command: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queued(delay_seconds=0.000001)
+
+    def last_sweep(**options: Any) -> ReapReport:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return sweep(**options)
+
+    monkeypatch.setattr(DjangoQDispatcher, "wake", unreachable)
+    monkeypatch.setattr(reap_stale_agent_runs, "sweep", last_sweep)
+    said = command("reap_stale_agent_runs", "--every", "0.001")
+    assert said.failure is None
+    assert "not-sent 1" in said.text
+    assert "wake-ups that could not be sent: 1" in said.errors
 
 
 @pytest.mark.parametrize("arguments", [["--limit", "0"], ["--every", "0"], ["--every", "nan"]])
@@ -155,30 +213,23 @@ def test_a_quiet_sweep_says_nothing_in_words(
 def test_a_process_of_its_own_ends_cleanly_when_asked(
     transactional_db: None, number: signal.Signals
 ) -> None:
-    run, _ = running(stale=True)
+    run, _, _ = writing(stale=True)
     with OwnProcess("manage.py", "reap_stale_agent_runs", "--every", "0.05", "--json") as reaper:
-        requeued = AgentRun.objects.filter(pk=run.pk, status=RunStatus.QUEUED)
-        wait_until(requeued.exists, 30, lambda: "the stale run to be requeued")
+        ended = AgentRun.objects.filter(pk=run.pk, status=RunStatus.FAILED)
+        wait_until(ended.exists, 30, lambda: "the stale run to be dead-lettered")
         reaper.send_signal(number)
         out, errors = reaper.process.communicate(timeout=30)
     assert (reaper.process.returncode, errors) == (0, "")
     sweeps = [json.loads(line) for line in out.splitlines()]
-    assert sum(sweep["requeued"] for sweep in sweeps) == 1
+    assert sum(sweep["dead_lettered"] for sweep in sweeps) == 1
 
 
-@pytest.mark.postgres
+@pytest.mark.server
 def test_a_process_of_its_own_survives_the_loss_of_its_connection(transactional_db: None) -> None:
-    from django.db import connection
-
     with OwnProcess("manage.py", "reap_stale_agent_runs", "--every", "0.05", "--json") as reaper:
         assert reaper.process.stdout is not None
         assert json.loads(reaper.process.stdout.readline())["errors"] == 0
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            )
-            assert cursor.fetchone() == (1,)
+        assert end_other_connections() == 1
         run, _ = running(stale=True)
         requeued = AgentRun.objects.filter(pk=run.pk, status=RunStatus.QUEUED)
         wait_until(requeued.exists, 30, lambda: "a sweep on a new connection")

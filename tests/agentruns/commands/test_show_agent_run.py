@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+import json
+import math
+from typing import Any
 from uuid import uuid4
 
+import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from agentruns.api import resolve
+from agentruns.enums import Resolution
 from agentruns.fields import Payload
 from agentruns.models import AgentRun, Step
-from tests.agentruns.cases import completed, interrupted, queued
+from tests.agentruns.cases import completed, interrupted, queued, running
 
 from .conftest import Commands
 
@@ -68,7 +74,9 @@ def test_what_strangers_wrote_does_nothing_to_a_terminal(command: Commands) -> N
 
 def test_a_run_without_steps_is_shown(command: Commands) -> None:
     run = queued()
-    assert "no steps" in command("show_agent_run", str(run.uuid)).text
+    text = command("show_agent_run", str(run.uuid)).text
+    assert "no steps" in text
+    assert text.rstrip().endswith("  queued")
 
 
 def test_says_that_there_is_no_such_run(command: Commands) -> None:
@@ -76,3 +84,36 @@ def test_says_that_there_is_no_such_run(command: Commands) -> None:
     missing = uuid4()
     assert f"there is no run {missing}" in str(command("show_agent_run", str(missing)).failure)
     assert "is not a uuid" in str(command("show_agent_run", "nonsense").failure)
+
+
+def test_a_run_that_nobody_reaped_says_what_to_do(command: Commands) -> None:
+    stale, alive = running(stale=True)[0], running()[0]
+    said = command("show_agent_run", str(stale.uuid))
+    assert "its lease ran out at 2" in said.text
+    assert "no reaper has swept since: run manage.py reap_stale_agent_runs" in said.text
+    assert "no reaper" not in command("show_agent_run", str(alive.uuid)).text
+    for run, judged in ((stale, True), (alive, False)):
+        assert command("show_agent_run", str(run.uuid), "--json").json["stale"] is judged
+
+
+@pytest.mark.parametrize("verdict", list(Resolution))
+def test_says_who_gave_a_verdict_and_when(command: Commands, verdict: Resolution) -> None:
+    run = interrupted()
+    digest = run.resolution_digest()
+    resolve(run.uuid, verdict, by="ada", reason="seen", digest=digest, result=7)
+    summary = command("show_agent_run", str(run.uuid)).text.partition("steps:")[0]
+    assert "resolved_by: ada" in summary
+    assert "resolved_at: 2" in summary
+
+
+def refuse(constant: str) -> Any:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+def test_nan_and_infinities_are_printed_as_strings(command: Commands) -> None:
+    run = completed(output={"mean": [math.nan, math.inf, -math.inf, 0.5]})
+    said = command("show_agent_run", str(run.uuid), "--payloads", "--json").text
+    shown = json.loads(said, parse_constant=refuse)
+    assert shown["output"] == {"mean": ["NaN", "Infinity", "-Infinity", 0.5]}
+    text = command("show_agent_run", str(run.uuid), "--payloads").text
+    assert '"mean": ["NaN", "Infinity", "-Infinity", 0.5]' in text
