@@ -43,7 +43,7 @@ bootstrap() {
         echo "Making .venv with $("$base" --version) ..."
         "$base" -m venv --clear .venv || return 1
     fi
-    echo "Installing requirements.txt ..."
+    echo "Installing requirements.txt (this takes some minutes) ..."
     rm -f .venv/installed
     "$python" -m pip install --quiet --disable-pip-version-check -r requirements.txt || return 1
     cp requirements.txt .venv/installed

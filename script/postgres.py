@@ -88,42 +88,78 @@ def initialise(server: Path, folder: Path, password: str, **process: Any) -> Pat
     return data
 
 
-def wait_until_ready(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            with psycopg.connect(url, dbname="postgres", autocommit=True) as connection:
-                connection.execute("CREATE DATABASE agentruns")
-        except psycopg.OperationalError:
-            if server.poll() is not None or time.monotonic() > deadline:
-                sys.exit(f"PostgreSQL did not start:\n{log.read_text()}")
+class PrivateServer:
+    """A server on files of its own: `url` is that of its database."""
+
+    def __init__(self, installed: Path, data: Path, folder: Path, password: str, **process: Any):
+        self.port = free_port()
+        self.url = f"postgres://postgres:{password}@127.0.0.1:{self.port}/agentruns"
+        self._log = folder / "log"
+        options = [f"-c{name}={value}" for name, value in SERVER_OPTIONS.items()]
+        program = str(installed / "bin/postgres")
+        self._command = [program, "-D", str(data), "-p", str(self.port), *options]
+        self._process = process
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        with self._log.open("ab") as output:
+            # A session of its own: Ctrl-C is for the command; the server outlives it.
+            self._server: subprocess.Popen[bytes] = subprocess.Popen(
+                self._command,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                **self._process,
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while not self._answers():
+            if self._server.poll() is not None or time.monotonic() > deadline:
+                sys.exit(f"PostgreSQL did not start:\n{self._log.read_text()}")
             time.sleep(0.1)
-        else:
-            return
+
+    def _answers(self) -> bool:
+        try:
+            psycopg.connect(self.url, dbname="postgres").close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def create_database(self) -> None:
+        with psycopg.connect(self.url, dbname="postgres", autocommit=True) as connection:
+            connection.execute("CREATE DATABASE agentruns")
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> None:
+        """Stop it: 'fast', which waits for no client; with SIGQUIT 'immediate', as in a crash."""
+        self._server.send_signal(number)
+        self._server.wait()
+
+    def crash(self) -> None:
+        """Stop it in immediate mode, and start it again: it recovers from its log."""
+        self.stop(signal.SIGQUIT)
+        self.start()
+
+
+@contextmanager
+def restartable_server() -> Iterator[PrivateServer]:
+    """Start a server, and stop it and remove its files at the end."""
+    identity = unprivileged()
+    with tempfile.TemporaryDirectory(prefix="agentruns-postgres-") as name:
+        folder = Path(name)
+        password = secrets.token_hex(16)
+        installed = copy_for(identity, packaged_server(), folder)
+        process = {**identity, "cwd": folder}
+        data = initialise(installed, folder, password, **process)
+        server = PrivateServer(installed, data, folder, password, **process)
+        server.start()
+        try:
+            server.create_database()
+            yield server
+        finally:
+            server.stop()
 
 
 @contextmanager
 def private_server() -> Iterator[str]:
-    """Start a server, give its database's URL, and stop it and remove its files at the end."""
-    identity = unprivileged()
-    with tempfile.TemporaryDirectory(prefix="agentruns-postgres-") as name:
-        folder = Path(name)
-        password, port = secrets.token_hex(16), free_port()
-        installed = copy_for(identity, packaged_server(), folder)
-        process = {**identity, "cwd": folder}
-        data = initialise(installed, folder, password, **process)
-        options = [f"-c{name}={value}" for name, value in SERVER_OPTIONS.items()]
-        command = [str(installed / "bin/postgres"), "-D", str(data), "-p", str(port), *options]
-        log = folder / "log"
-        with log.open("wb") as output:
-            # A session of its own: Ctrl-C is for the command; the server outlives it.
-            server: subprocess.Popen[bytes] = subprocess.Popen(
-                command, stdout=output, stderr=output, start_new_session=True, **process
-            )
-        try:
-            url = f"postgres://postgres:{password}@127.0.0.1:{port}/agentruns"
-            wait_until_ready(server, url, log)
-            yield url
-        finally:
-            server.send_signal(signal.SIGINT)  # 'fast': it doesn't wait for clients
-            server.wait()
+    """The same, for who only needs its URL."""
+    with restartable_server() as server:
+        yield server.url

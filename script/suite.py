@@ -4,21 +4,54 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
+from urllib.parse import urlsplit, urlunsplit
 
 import psutil
 
 from script.postgres import private_server
 
+# What speaks to the database itself; the rest is the same on each.
+ON_MARIADB = (
+    "tests/races",
+    "tests/properties",
+    "tests/crash/test_zombies.py",
+    "tests/crash/test_recorded_writes.py",
+    "tests/agentruns/test_mariadb.py",
+    "tests/agentruns/test_mariadb_checks.py",
+    "tests/agentruns/test_segment.py",
+    "tests/agentruns/test_fence.py",
+    "tests/agentruns/test_retention.py",
+    "tests/agentruns/test_idle.py",
+)
+# The wires of models and servers, how-tos and the like, which PostgreSQL's run has.
+NOT_ON_SQLITE = (
+    "tests/nrllm/test_mcp.py",
+    "tests/nrllm/test_wire.py",
+    "tests/nrllm/test_anthropic_wire.py",
+    "tests/nrllm/test_how_tos.py",
+    "tests/nrllm/test_fuzz.py",
+    "tests/nrllm/test_reports.py",
+    "tests/nrllm/test_turns.py",
+    "tests/servers",
+    "tests/agentruns/testing/test_kit.py",
+)
 NO_TESTS_SELECTED = 5  # pytest's exit code
 END_SECONDS = 10
+NAME_WIDTH = 20
+LINES_OF_A_FAILURE = 20
+MOST_AT_ONCE = 3  # more would only have the tests that wait for a lease wait for a core
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 PYTHON = sys.executable
 LINTERS = {
@@ -32,6 +65,16 @@ LINTERS = {
     ],
     "makemigrations": [PYTHON, "manage.py", "makemigrations", "--check", "--dry-run"],
     "manage.py check": [PYTHON, "manage.py", "check"],
+    "docs": [
+        PYTHON,
+        "-m",
+        "sphinx",
+        "--fail-on-warning",
+        "--keep-going",
+        "-q",
+        "docs",
+        "docs/_build",
+    ],
 }
 
 
@@ -54,27 +97,50 @@ class Step:
         return [line for line in self.lines if line.startswith("SKIPPED")]
 
     @property
+    def failures(self) -> list[str]:
+        """What to look at first: the tests that failed, or the end of what another command printed."""
+        if self.passed:
+            return []
+        named = [line for line in self.lines if line.startswith(("FAILED ", "ERROR "))]
+        return named or self.lines[-LINES_OF_A_FAILURE:]
+
+    @property
     def outcome(self) -> str:
         closing = self.lines[-1].strip("= ") if self.lines else "no output"
         verdict = "passed" if self.passed else f"FAILED (exit code {self.code})"
         return f"{verdict}: {closing}" if self.is_pytest else verdict
 
 
+@dataclass(frozen=True)
+class Task:
+    """A command to run, and what its environment has beyond the suite's."""
+
+    name: str
+    command: list[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass
 class Suite:
-    """Runs every step, whatever the earlier ones came to, unless a person presses Ctrl-C."""
+    """Runs every task, whatever the earlier ones came to, unless a person presses Ctrl-C."""
 
     environment: Mapping[str, str]
     steps: list[Step] = field(default_factory=list)
     interrupted: bool = False
 
-    def run(self, name: str, command: list[str], **environment: str) -> None:
+    def run_side_by_side(self, tasks: list[Task], at_once: int) -> None:
+        """Run these tasks, so many at a time; one that waits for servers leaves its core to others."""
+        with ThreadPoolExecutor(max_workers=at_once) as pool:
+            for ended in [pool.submit(self.run, task) for task in tasks]:
+                ended.result()
+
+    def run(self, task: Task) -> None:
         if self.interrupted:
             return
-        print(f"\n== {name}", flush=True)
+        print(f"== {task.name}: {shlex.join(task.command)}", flush=True)
         with subprocess.Popen(
-            command,
-            env={**self.environment, **environment},
+            task.command,
+            env={**self.environment, **task.environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -83,10 +149,10 @@ class Suite:
             lines = []
             try:
                 for line in child.stdout or ():
-                    print(line, end="", flush=True)
+                    print(f"{task.name:{NAME_WIDTH}} {line}", end="", flush=True)
                     if line.strip():
                         lines.append(COLOUR.sub("", line).rstrip())
-                self.steps.append(Step(name, child.wait(), lines))
+                self.steps.append(Step(task.name, child.wait(), lines))
             finally:
                 end(child)
 
@@ -94,15 +160,17 @@ class Suite:
         self.interrupted = True  # a terminal sends Ctrl-C to the running step as well
 
     def summarise(self) -> bool:
-        """Print how each step ended and what was skipped, and return whether all is well."""
+        """Print how each step ended, what was skipped and what failed; return whether all is well."""
         print("\n== Summary")
         for step in self.steps:
             print(f"{step.name:22} {step.outcome}")
         for step in self.steps:
-            for line in step.skipped:
+            for line in (*step.skipped, *step.failures):
                 print(f"{step.name:22} {line}")
         if not self.environment.get("REDIS_URL"):
             print("Without REDIS_URL, the tests of the Redis broker did not run.")
+        if not self.environment.get("MARIADB_URL"):
+            print("Without MARIADB_URL, no test ran on MariaDB.")
         if self.interrupted:
             print("Interrupted.")
         tests = [step for step in self.steps if step.is_pytest]
@@ -142,22 +210,56 @@ def postgres() -> Iterator[str]:
             yield url
 
 
-def run_tests(suite: Suite, postgres_url: str, arguments: list[str]) -> None:
+def tasks_with(arguments: list[str], postgres_url: str) -> list[Task]:
+    """What to run on each database when arguments for pytest were given."""
     pytest = [PYTHON, "-m", "pytest", *arguments]
-    if sys.stdout.isatty():
-        pytest.append("--color=yes")
-    if arguments:
-        suite.run("pytest on PostgreSQL", pytest, DATABASE_URL=postgres_url)
-        suite.run("pytest on SQLite", pytest)
-        return
-    measured = [*pytest, "--cov", "--cov-report="]
-    # The browser's tests in a process of their own: Playwright's loop gives the main thread a second
-    # database connection, which tests that cut every connection would cut as well.
-    suite.run("pytest on PostgreSQL", [*measured, "-m", "not browser"], DATABASE_URL=postgres_url)
-    browser = [*measured, "--cov-append", "-m", "browser"]
-    suite.run("pytest in a browser", browser, DATABASE_URL=postgres_url)
-    suite.run("pytest on SQLite", [*measured, "--cov-append", "-m", "not browser"])
-    suite.run("coverage", [PYTHON, "-m", "coverage", "report"])
+    return [
+        Task("pytest on PostgreSQL", pytest, {"DATABASE_URL": postgres_url}),
+        Task("pytest on SQLite", pytest),
+        *(Task("pytest on MariaDB", pytest, {"DATABASE_URL": url}) for url in mariadb_urls()),
+    ]
+
+
+def mariadb_urls() -> list[str]:
+    """The server that MARIADB_URL names, if any: there is no private one."""
+    url = os.environ.get("MARIADB_URL")
+    return [url] if url else []
+
+
+def all_tasks(postgres_url: str, coverage: Path) -> list[Task]:
+    """Everything, the longest first."""
+
+    def pytest(where: str, selected: str, *paths: str, **environment: str) -> Task:
+        name = f"pytest {where}"
+        data = str(coverage / f"coverage.{where.replace(' ', '-')}")
+        measured = ["--cov", "--cov-report=", "--durations=12"]
+        command = [PYTHON, "-m", "pytest", *measured, "-m", selected, *paths]
+        return Task(name, command, {"COVERAGE_FILE": data, **environment})
+
+    return [
+        pytest("on PostgreSQL", "not browser", DATABASE_URL=postgres_url),
+        *(Task(name, command) for name, command in LINTERS.items()),
+        pytest("on SQLite", "not browser", *(f"--ignore={path}" for path in NOT_ON_SQLITE)),
+        *(
+            pytest("on MariaDB", "not browser", *ON_MARIADB, DATABASE_URL=url)
+            for url in mariadb_urls()
+        ),
+        # A database of its own: some tests cut every connection to theirs.
+        pytest("in a browser", "browser", DATABASE_URL=beside(postgres_url, "browser")),
+    ]
+
+
+def beside(url: str, suffix: str) -> str:
+    """Return the URL of another database of the same server."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(path=f"{parts.path}_{suffix}"))
+
+
+def report_coverage(suite: Suite, data: Path) -> None:
+    combined = {"COVERAGE_FILE": str(data / "coverage")}
+    measure = [PYTHON, "-m", "coverage"]
+    suite.run(Task("coverage", [*measure, "combine", "--quiet", str(data)], combined))
+    suite.run(Task("coverage report", [*measure, "report"], combined))
 
 
 def terminated(signum: int, frame: FrameType | None) -> NoReturn:
@@ -173,12 +275,14 @@ def main(arguments: list[str]) -> int:
     suite = Suite(environment)
     signal.signal(signal.SIGTERM, terminated)
     signal.signal(signal.SIGHUP, terminated)
-    with postgres() as url:
+    at_once = max(1, min(os.cpu_count() or 1, MOST_AT_ONCE))
+    with postgres() as url, tempfile.TemporaryDirectory(prefix="agentruns-coverage-") as folder:
         signal.signal(signal.SIGINT, suite.interrupt)
-        if not arguments:
-            for name, command in LINTERS.items():
-                suite.run(name, command)
-        run_tests(suite, url, arguments)
+        if arguments:
+            suite.run_side_by_side(tasks_with(arguments, url), at_once)
+        else:
+            suite.run_side_by_side(all_tasks(url, Path(folder)), at_once)
+            report_coverage(suite, Path(folder))
     return 0 if suite.summarise() else 1
 
 
