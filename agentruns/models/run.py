@@ -91,15 +91,28 @@ class AgentRun(WorkerTransitions, ResolutionTransitions, OperatorTransitions):
                 name="agentruns_dead_letters",
                 condition=Q(status=RunStatus.FAILED),
             ),
+            # What serves the lists of the admin and of the commands, in their order.
+            models.Index(fields=["status", "created_at", "id"], name="agentruns_status"),
+            models.Index(fields=["agent", "created_at", "id"], name="agentruns_agent"),
             models.Index(
-                fields=["correlation_id", "id"],
-                name="agentruns_correlation",
+                fields=["correlation_id", "created_at", "id"],
+                name="agentruns_by_correlation",
                 condition=~Q(correlation_id=""),
             ),
             models.Index(
-                fields=["requested_by", "id"],
-                name="agentruns_requester",
+                fields=["requested_by", "created_at", "id"],
+                name="agentruns_by_requester",
                 condition=~Q(requested_by=""),
+            ),
+            models.Index(
+                fields=["id"],
+                name="agentruns_fenced",
+                condition=Q(status=RunStatus.RUNNING) | Q(termination_reason=INTERRUPTED_WRITE),
+            ),
+            models.Index(
+                fields=["termination_reason", "resolution", "finished_at", "id"],
+                name="agentruns_unresolved",
+                condition=Q(termination_reason=INTERRUPTED_WRITE, resolution=""),
             ),
         )
 
