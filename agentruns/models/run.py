@@ -104,9 +104,12 @@ class AgentRun(WorkerTransitions, ResolutionTransitions, OperatorTransitions):
                 name="agentruns_by_requester",
                 condition=~Q(requested_by=""),
             ),
+            # By the reason alone: PostgreSQL knows how often each one is, and not that a status goes
+            # with it. Not by the primary key, in whose order it takes all rows for neighbours, and
+            # would sort what another index has in order.
             models.Index(
-                fields=["id"],
-                name="agentruns_fenced",
+                fields=["created_at", "id"],
+                name="agentruns_newest_fenced",
                 condition=Q(status=RunStatus.RUNNING) | Q(termination_reason=INTERRUPTED_WRITE),
             ),
             models.Index(
