@@ -124,10 +124,11 @@ class Testimony(TextChoices):
     LANDED = "landed", _("it landed")
     NOT_LANDED = "not_landed", _("it did not land")
     UNKNOWN = "unknown", _("it does not know")
+    TOO_EARLY = "too_early", _("it had not landed, too early to count: its worker could still act")
 
 
 # What is asked again.
-UNANSWERED = frozenset({Testimony.UNKNOWN})
+UNANSWERED = frozenset({Testimony.UNKNOWN, Testimony.TOO_EARLY})
 
 
 class FailureClass(TextChoices):

@@ -133,8 +133,7 @@ def _ask_again_when_the_worker_is_gone(row: AgentRun, step: Step, answer: Answer
     Step.objects.filter(pk=step.pk).update(
         asked_count=F("asked_count") - 1, ask_after=from_now(conf.MAX_STEP_SECONDS)
     )
-    note = " ".join(filter(None, ("too early to count:", answer.note)))
-    row.add_testimony(step, Testimony.UNKNOWN, actor=f"verify:{step.name}", note=note)
+    row.add_testimony(step, Testimony.TOO_EARLY, actor=f"verify:{step.name}", note=answer.note)
 
 
 def _give_verdict(
