@@ -14,6 +14,7 @@ from django.db.models.functions import Now
 
 from . import hotpath
 from .conf import conf
+from .digests import new_key
 from .enums import EventKind, RunStatus, TerminationReason
 from .fields import Payload, storable
 from .guard import Claim
@@ -66,7 +67,8 @@ CLAIM = f"""
         UPDATE "agentruns_agentrun" AS run
         SET status = 'running', claimed_by = %s, claim_epoch = run.claim_epoch + 1,
             lease_expires_at = clock_timestamp() + %s,
-            started_at = COALESCE(run.started_at, clock_timestamp())
+            started_at = COALESCE(run.started_at, clock_timestamp()),
+            digest_key = CASE WHEN run.claim_epoch = 0 THEN %s::text ELSE run.digest_key END
         FROM fit WHERE run.id = fit.id
         RETURNING {", ".join(f"run.{name}" for name in STATE)}, run.request IS NOT NULL AS stored
     ), line AS (
@@ -141,7 +143,7 @@ def _claim(uuid: UUID, owner: str, served: Mapping[str, str] | None) -> AgentRun
     mine = [] if served is None else [list(served.values()), list(served)]
     sql = CLAIM.format(served="" if served is None else SERVED)
     actor = storable(owner, 255)
-    row = fetch(sql, [uuid, *mine, owner, lease(), actor])
+    row = fetch(sql, [uuid, *mine, owner, lease(), value_of(new_key()), actor])
     if row is None:
         return None
     *columns, stored = row

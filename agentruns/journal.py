@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.db import connections
 
 from .conf import conf
+from .digests import read_key, under
 from .enums import QUESTIONS, RECORDABLE, StepKind, StepState, ToolEffect
 from .exceptions import AgentRunError, JournalMismatch
 from .fields import Payload, label
@@ -67,13 +68,16 @@ class Journal:
         self._callers: dict[str, tuple[int, int]] = {}
         self._explicit: set[str] = set()
         self._position = 0
+        self._digest_key = b""
 
-    def load(self) -> None:
+    def load(self, digest_key: Payload | None = None) -> None:
         """Read the recorded steps, without their payloads. On the SQL thread.
 
         Raises:
+            PayloadUnreadable: the key of its digests can't be decrypted.
             JournalMismatch: a step says what no version of this code writes; the message names it.
         """
+        self._digest_key = read_key(digest_key)
         self._attempts.clear()
         rows = Step.objects.filter(run_id=self._run.pk).order_by("pk")
         for row in rows.values_list(*Line._fields):
@@ -109,10 +113,14 @@ class Journal:
             kind=StepKind(kind),
             effect=_effect(name, effect),
             arguments=stored,
-            digest=digest if digest is not None else stored.digest if stored else "",
+            digest=self.keyed(digest if digest is not None else stored.digest if stored else ""),
             position=self._position,
             attempt=self._attempts[key] + 1,
         )
+
+    def keyed(self, digest: str) -> str:
+        """A plain digest as it is kept for this run."""
+        return under(self._digest_key, digest)
 
     def _counted(self, name: str, told_apart: bool) -> str:
         """The key of a call that gave none: its name, counted.

@@ -109,8 +109,9 @@ class Segment(Asking):
         loading.result()
 
     def _load(self, again: bool) -> None:
-        self._request = AgentRun.objects.values_list("request", flat=True).get(pk=self.run.pk)
-        self._journal.load()
+        rows = AgentRun.objects.values_list("request", "digest_key")
+        self._request, digest_key = rows.get(pk=self.run.pk)
+        self._journal.load(digest_key)
 
     def close(self) -> None:
         if self.interrupt is None:

@@ -39,7 +39,7 @@ NEWEST_OF_SOME = ("-created_at", "-id")
 # How many runs are looked at beyond those wanted, as others may hold these.
 BEHIND = 20
 
-PAYLOADS = ("request", "output", "usage")
+PAYLOADS = ("request", "output", "usage", "digest_key")
 
 
 def list_order(

@@ -107,6 +107,7 @@ class RunRow(PartialIndexes):
     output = PayloadField()
     usage = PayloadField()
     # Of the digests in its journal; NULL where they are plain.
+    digest_key = PayloadField()
 
     objects: ClassVar[AgentRunManager] = AgentRunManager()
 

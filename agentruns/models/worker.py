@@ -8,6 +8,7 @@ from django.db.models.functions import Coalesce, Now
 
 from ..conf import conf
 from ..deciders import why_not
+from ..digests import new_key
 from ..enums import (
     EventKind,
     RunMode,
@@ -47,6 +48,7 @@ class WorkerTransitions(RunRow):
         if not may_retry_after_fence(fence):
             self._stop(None, actor=owner)
             return None
+        keyed = {"digest_key": new_key()} if self.claim_epoch == 0 else {}
         claim = Claim(self.pk, owner, self.claim_epoch + 1)
         self.claim_epoch = claim.epoch
         self._move(
@@ -58,6 +60,7 @@ class WorkerTransitions(RunRow):
             claim_epoch=claim.epoch,
             lease_expires_at=new_lease(),
             started_at=Coalesce(F("started_at"), Now()),
+            **keyed,
         )
         return claim
 
