@@ -6,13 +6,14 @@ import asyncio
 import time
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
-from . import hotrun, registry
+from . import hotrun, registry, slots
 from .clock import clock
 from .conf import conf
 from .dispatch import wake_after_commit
@@ -20,6 +21,7 @@ from .enums import WAITING, EventKind, Resolution, RunMode, RunStatus, Terminati
 from .exceptions import (
     AgentRunError,
     InsideTransaction,
+    NoFreeSlot,
     RunCancelled,
     RunFailed,
     RunLost,
@@ -192,6 +194,7 @@ def run(
         RunCancelled: somebody cancelled it.
         RunLost: this process lost the lease; what becomes of the run is decided elsewhere.
         InsideTransaction: called inside `atomic()`, where a fence would be invisible.
+        NoFreeSlot: the agent has as many runs as it may have at a time; nothing was accepted.
         UnknownAgent, PayloadError, AgentRunError: as `enqueue`.
     """
     _refuse_here()
@@ -209,7 +212,10 @@ def run(
             requested_by=requested_by,
             correlation_id=correlation_id,
         )
-        taken = hotrun.claim(accepted.uuid, owner_name("sync"))
+        limits = registry.limits()
+        taken = hotrun.claim(accepted.uuid, owner_name("sync"), limits=limits)
+        if taken is None and agent in limits:
+            raise NoFreeSlot(agent, limits[agent])
     if taken is None:
         raise RunLost(f"run {accepted.uuid} could not be claimed")
     end = execute_claimed(*taken)
@@ -259,7 +265,12 @@ def cancel(uuid: UUID | str, *, by: str = "") -> RunStatus:
     Returns the status that the run then has. Raises `RunNotFound`, or `TransitionRefused` for a run
     that has completed or failed.
     """
-    return _find(uuid).cancel(by=by)
+    to_cancel = _find(uuid)
+    status = to_cancel.cancel(by=by)
+    transaction.on_commit(
+        partial(slots.wake_next, to_cancel.agent), using=conf.DATABASE, robust=True
+    )
+    return status
 
 
 def wake(uuid: UUID | str, *, by: str = "") -> bool:

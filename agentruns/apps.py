@@ -11,6 +11,6 @@ class AgentRunsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import checks, mariadb, payloadchecks, queuechecks  # noqa: F401
+        from . import checks, limitchecks, mariadb, payloadchecks, queuechecks  # noqa: F401
 
         autodiscover_modules("agents")

@@ -75,6 +75,20 @@ class InsideTransaction(AgentRunError):
     """A run or a write was started inside `atomic()`, where its fence would be invisible to others."""
 
 
+class NoFreeSlot(AgentRunError):
+    """A synchronous run was refused: its agent has as many runs as it may have at a time."""
+
+    def __init__(self, agent: str, most: int) -> None:
+        super().__init__(agent, most)
+
+    def __str__(self) -> str:
+        agent, most = self.args
+        return (
+            f"agent {agent!r} has {most} of {most} runs at a time: try again later, or enqueue() the "
+            "run, which then waits for a free slot"
+        )
+
+
 class JournalMismatch(AgentRunError):
     """The journal does not fit the code that replays it; the message names the step."""
 

@@ -61,13 +61,13 @@ CLAIM = f"""
     WITH held AS MATERIALIZED (
         SELECT id FROM agentruns_agentrun
         WHERE uuid = %s AND status = 'queued' AND available_at <= statement_timestamp()
-            {{served}}
+            {{served}} {{unlimited}}
         FOR NO KEY UPDATE
     ), {FIT}, taken AS (
         UPDATE "agentruns_agentrun" AS run
         SET status = 'running', claimed_by = %s, claim_epoch = run.claim_epoch + 1,
             lease_expires_at = clock_timestamp() + %s,
-            started_at = COALESCE(run.started_at, clock_timestamp()),
+            started_at = COALESCE(run.started_at, clock_timestamp()), waits_for_slot = false,
             digest_key = CASE WHEN run.claim_epoch = 0 THEN %s::text ELSE run.digest_key END
         FROM fit WHERE run.id = fit.id
         RETURNING {", ".join(f"run.{name}" for name in STATE)}, run.request IS NOT NULL AS stored
@@ -79,6 +79,9 @@ CLAIM = f"""
 """  # noqa: S608
 # The version that this process has of the run's agent; NULL where it does not have the agent.
 SERVED = "AND agent_version = (%s::text[])[array_position(%s::text[], agent::text)]"
+
+# Where there are limits, runs are counted under a lock: by the portable form.
+UNLIMITED = "AND agent <> ALL(%s::text[])"
 
 COMPLETABLE = "AND cancel_requested_at IS NULL AND pending_effect = ''"
 COMPLETE = f"""
@@ -108,13 +111,16 @@ def enqueue(
 
 
 def claim(
-    uuid: UUID, owner: str, served: Mapping[str, str] | None = None
+    uuid: UUID,
+    owner: str,
+    served: Mapping[str, str] | None = None,
+    limits: Mapping[str, int] | None = None,
 ) -> tuple[AgentRun, Claim] | None:
     """`AgentRunQuerySet.claim()`, in one statement where that can be."""
-    run = _claim(uuid, owner, served) if hotpath.has_statements() else None
+    run = _claim(uuid, owner, served, limits) if hotpath.has_statements() else None
     if run is not None:
         return run, Claim(run.pk, owner, run.claim_epoch)
-    taken: tuple[AgentRun, Claim] | None = AgentRun.objects.claim(uuid, owner, served)
+    taken: tuple[AgentRun, Claim] | None = AgentRun.objects.claim(uuid, owner, served, limits)
     return taken
 
 
@@ -139,11 +145,16 @@ def _insert(run: AgentRun) -> bool:
     return True
 
 
-def _claim(uuid: UUID, owner: str, served: Mapping[str, str] | None) -> AgentRun | None:
+def _claim(
+    uuid: UUID, owner: str, served: Mapping[str, str] | None, limits: Mapping[str, int] | None
+) -> AgentRun | None:
     mine = [] if served is None else [list(served.values()), list(served)]
-    sql = CLAIM.format(served="" if served is None else SERVED)
+    others = [list(limits)] if limits else []
+    sql = CLAIM.format(
+        served="" if served is None else SERVED, unlimited=UNLIMITED if limits else ""
+    )
     actor = storable(owner, 255)
-    row = fetch(sql, [uuid, *mine, owner, lease(), value_of(new_key()), actor])
+    row = fetch(sql, [uuid, *mine, *others, owner, lease(), value_of(new_key()), actor])
     if row is None:
         return None
     *columns, stored = row

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.db import DataError, OperationalError, transaction
 
-from . import hotpath, setreaper, verification
+from . import hotpath, registry, setreaper, slots, verification
 from .conf import conf
 from .dispatch import wake_all
 from .models import AgentRun
@@ -182,19 +182,44 @@ def reaped(run: AgentRun | setreaper.StaleRun | int, end: Verdict | Exception) -
 
 
 def _would_be_woken(limit: int | None) -> int:
-    waiting: int = AgentRun.objects.unwoken().count()
+    limits = registry.limits()
+    waiting: int = AgentRun.objects.to_wake(limits, _unlimited()).count()
+    for agent, most in limits.items():
+        next_ones = AgentRun.objects.due().filter(agent=agent)
+        next_ones = next_ones.in_line() | next_ones.unwoken()
+        waiting += next_ones[: most - AgentRun.objects.taken_slots(agent, most)].count()
     return waiting if limit is None else min(waiting, limit)
 
 
+def _unlimited() -> list[str]:
+    return [agent.name for agent in registry.agents() if agent.max_running is None]
+
+
 def _wake(report: ReapReport, limit: int | None, batch_size: int) -> None:
+    limits = registry.limits()
     left = limit
     while left is None or left > 0:
         size = batch_size if left is None else min(batch_size, left)
-        uuids = AgentRun.objects.take_unwoken(size)
+        uuids = AgentRun.objects.take_unwoken(size, limited=limits, unlimited=_unlimited())
         if not uuids:
             break
         left = left and left - len(uuids)
         _note_woken(report, uuids, wake_all(uuids))
+    if limits:
+        _wake_in_line(report, limits, limit, batch_size)
+
+
+def _wake_in_line(
+    report: ReapReport, limits: dict[str, int], limit: int | None, batch_size: int
+) -> None:
+    """Wake as many runs of each agent as it has free slots: a full one takes nothing from others."""
+    while AgentRun.objects.put_in_line(limits, batch_size):
+        pass
+    left = limit
+    for agent, most in limits.items():
+        uuids = AgentRun.objects.take_in_line(agent, most, left)
+        left = left and left - len(uuids)
+        _note_woken(report, uuids, slots.wake(uuids))
 
 
 def _note_woken(report: ReapReport, uuids: list[UUID], sent: int) -> None:

@@ -78,6 +78,7 @@ class RegisteredAgent:
     `refuse_request` raises an `AgentRunError` for a request that the agent can't begin with, before
     a run is accepted. `refuse_answer` raises `PayloadError` for an answer that does not fit its
     question. `scripted` makes, for tests, the same agent with a model that gives these answers in turn.
+    `max_running` is how many runs of it may be RUNNING at a time, on all hosts together; None: any number.
     `where` says where it was registered; '' where the name of `execute` says it.
     """
 
@@ -90,6 +91,7 @@ class RegisteredAgent:
     refuse_request: Callable[[Any], object] | None = None
     refuse_answer: Callable[[Any, Any], None] | None = None
     scripted: Callable[[Sequence[Any]], RegisteredAgent] | None = None
+    max_running: int | None = None
     where: str = field(default="", compare=False)
 
 
@@ -101,8 +103,11 @@ def register(
     *,
     version: str = "",
     verifiers: Mapping[str, Verifier] | None = None,
+    max_running: int | None = None,
 ) -> Callable[[F], F]:
     """Register a plain function as a durable run.
+
+    Of its runs, at most `max_running` are executed at a time, on all hosts together.
 
     Example::
 
@@ -120,7 +125,9 @@ def register(
     def decorate(function: F) -> F:
         if not callable(function):
             raise TypeError(f"{name!r} is to name a function, not {type(function).__name__}")
-        add(RegisteredAgent(name, function, version, verifiers or {}))
+        add(
+            RegisteredAgent(name, function, version, verifiers or {}, max_running=max_running),
+        )
         return function
 
     return decorate
@@ -176,6 +183,13 @@ def agents() -> tuple[RegisteredAgent, ...]:
 def served() -> dict[str, str]:
     """The agents of this process with their versions: which runs it may execute."""
     return {agent.name: agent.version for agent in _agents.values()}
+
+
+def limits() -> dict[str, int]:
+    """The agents of this process that may have only so many runs at a time, and how many."""
+    return {
+        agent.name: agent.max_running for agent in _agents.values() if agent.max_running is not None
+    }
 
 
 def accepting(name: str, request: Payload) -> RegisteredAgent:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
 
-from . import hotrun, registry
+from . import hotrun, registry, slots
 from .calls import CountingExecutor
 from .clock import clock
 from .conf import conf
@@ -86,6 +86,7 @@ def execute_claimed(run: AgentRun, claim: Claim) -> SegmentEnd:
             return _execute(segment)
         finally:
             segment.close()
+            slots.wake_next(run.agent)
 
 
 def is_background(run: AgentRun) -> bool:

@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from . import hotrun, registry
+from . import hotrun, registry, slots
 from .exceptions import AgentRunError
 from .reaper import sweep
 from .retention import purge as purge_runs
@@ -21,14 +21,17 @@ def execute(uuid: str) -> None:
     """Claim this run and execute it until it settles, parks or is taken back: what a queue calls.
 
     A message that is late, early, stale or a duplicate finds nothing to claim and does nothing. A run
-    of an agent or a version that this process does not have stays queued for one that has it. For a
-    run that was interrupted in a write, the destination is asked whether it happened.
+    of an agent or a version that this process does not have stays queued for one that has it, and one
+    of an agent that has as many runs as it may have stays in line. For a run that was interrupted in a
+    write, the destination is asked whether it happened.
     """
-    taken = hotrun.claim(UUID(uuid), owner_name("queue"), registry.served())
+    served, limits = registry.served(), registry.limits()
+    taken = hotrun.claim(UUID(uuid), owner_name("queue"), served, limits)
     if taken is not None:
         execute_claimed(*taken)
     else:
         verify(UUID(uuid))
+        slots.pass_on(UUID(uuid))
 
 
 def enqueue(agent: str, request: object = None) -> str:

@@ -74,6 +74,7 @@ def register_agent(
     usage_limits: UsageLimits | None = None,
     models: Mapping[str, Model] | None = None,
     event_stream_handler: EventStreamHandler[Any] | None = None,
+    max_running: int | None = None,
 ) -> DurableAgent:
     """Make an agent a durable run: call this in an app's `agents.py`, then `enqueue(name, prompt)`.
 
@@ -84,6 +85,7 @@ def register_agent(
     `deps` is called once for each segment and may be sync, async, or an `asynccontextmanager`; what
     it gives is never stored. `effects` declares tools that one does not own, by the name that the
     model sees. A run's request is a prompt, or `{"prompt": ..., "message_history": [...], ...}`.
+    At most `max_running` of its runs are executed at a time, on all hosts together.
 
     A model request that a provider's client repeats by itself is harmless here: no model request is
     a write. The HTTP clients inside tools are the application's: one that repeats a POST by itself
@@ -134,6 +136,7 @@ def register_agent(
             refuse_request=read_request,
             refuse_answer=refuse_answer,
             scripted=partial(_scripted, durable),
+            max_running=max_running,
             where=durable.where,
         ),
         again=again,

@@ -8,6 +8,7 @@ from django.utils.translation import gettext as _
 from ..enums import RunStatus, TerminationReason
 from ..models import AgentRun
 from ..redaction import redacted
+from ..slots import slots_of
 from .payloads import Excerpt, excerpt, excerpt_columns
 from .proposals import second_person
 from .timeline import ASKED, Timeline, timeline, title_of, waits
@@ -94,6 +95,7 @@ def facts(run: AgentRun) -> list[tuple[str, str]]:
     given = [
         (_("status"), run.get_status_display()),
         (_("reason"), run.get_termination_reason_display()),
+        (_("waits for"), free_slot(run)),
         (_("error"), run.error_text),
         (_("fence"), run.get_pending_effect_display() if run.pending_effect else ""),
         (_("verdict"), run.get_resolution_display() if run.resolution else ""),
@@ -115,6 +117,17 @@ def facts(run: AgentRun) -> list[tuple[str, str]]:
         (_("finished"), moment(run.finished_at)),
     ]
     return [(name, value) for name, value in given if value]
+
+
+def free_slot(run: AgentRun) -> str:
+    """What a run in line waits for; of an agent that is not known here, without its number."""
+    if run.status != RunStatus.QUEUED or not run.waits_for_slot:
+        return ""
+    slots = slots_of(run.agent)
+    if slots is None:
+        return _("a free slot")
+    shown = {"running": slots.running, "most": slots.most}
+    return _("a free slot: %(running)s of %(most)s running") % shown
 
 
 def run_payloads(run: AgentRun) -> list[tuple[str, Excerpt]]:

@@ -98,6 +98,8 @@ class RunList(RunBase):
     def status_and_reason(self, run: AgentRun) -> str:
         if run.status == RunStatus.FAILED:
             return f"{run.get_status_display()}: {run.get_termination_reason_display()}"
+        if run.status == RunStatus.QUEUED and run.waits_for_slot:
+            return _("%(status)s: waits for a free slot") % {"status": run.get_status_display()}
         return run.get_status_display()
 
     @admin.display(description=gettext_lazy("age"))

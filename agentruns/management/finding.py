@@ -22,6 +22,7 @@ ADJECTIVES = {
     "waiting": "waiting for a person",
     "stale": "running, but the lease has run out",
     "due": "queued, and a worker may take it now",
+    "in_line": "due, and its agent has as many runs as it may have at a time",
     "untaken": "due for UNTAKEN_SECONDS: no worker serves it, or has time for it",
 }
 

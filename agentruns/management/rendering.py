@@ -6,10 +6,11 @@ import json
 import math
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from .. import registry
+from .. import registry, slots
 from ..enums import RunStatus
 from ..redaction import redacted, shown
 
@@ -25,7 +26,7 @@ RUN_COLUMNS = (
     "error_message", "pending_effect", "resolution", "resolved_by", "resolved_at",
     "cancel_requested_at", "claimed_by", "claim_epoch", "lease_expires_at", "requeue_count",
     "requested_by", "correlation_id", "idempotency_key", "created_at", "available_at", "woken_at",
-    "started_at", "finished_at",
+    "waits_for_slot", "started_at", "finished_at",
 )  # fmt: skip
 STEP_COLUMNS = (
     "key", "attempt", "kind", "name", "effect", "state", "outcome", "error", "idempotency_key",
@@ -75,11 +76,22 @@ def run_data(run: AgentRun) -> Data:
 
 
 def listed_data(runs: Iterable[AgentRun]) -> list[Data]:
-    """Runs of a list: with the tool that each is inside."""
+    """Runs of a list: with the tool that each is inside, and with the slots that it waits for."""
+    once = cache(slots_data)
     return [
-        run_data(run) | {"pending_tool": run.pending_tool or ""}  # type: ignore[attr-defined]
+        run_data(run)
+        | {
+            "pending_tool": run.pending_tool or "",  # type: ignore[attr-defined]
+            "slots": once(run.agent) if run.waits_for_slot else None,
+        }
         for run in runs
     ]
+
+
+def slots_data(agent: str) -> Data | None:
+    """How many runs of an agent there are, and may be at a time; None where nobody knows here."""
+    found = slots.slots_of(agent)
+    return None if found is None else {"running": found.running, "most": found.most}
 
 
 def full_run_data(
@@ -94,6 +106,7 @@ def full_run_data(
     if run.status == RunStatus.QUEUED:
         data["served_here"] = registry.served().get(run.agent)
         data["untaken"] = type(run).objects.untaken().filter(pk=run.pk).exists()
+        data["slots"] = slots_data(run.agent) if run.waits_for_slot else None
     data["steps"] = [step_data(step, run.pending_step_id, payloads) for step in steps]
     data["events"] = [event_data(event) for event in events]
     return data
@@ -159,7 +172,19 @@ def runs_text(runs: list[Data]) -> str:
     if not runs:
         return "no runs"
     head = ("run", "status", "reason", "fence", "inside", "retries", "agent")
-    return table([head, *[[run[name] for name in LISTED] for run in runs]])
+    return table([head, *[[listed_cell(run, name) for name in LISTED] for run in runs]])
+
+
+def listed_cell(run: Data, name: str) -> object:
+    in_line = name == "termination_reason" and run["waits_for_slot"]
+    return _waits(run) if in_line else run[name]
+
+
+def _waits(run: Data) -> str:
+    """Why a run in line waits; of an agent that is not known here, nobody can say how many there are."""
+    found = run.get("slots")
+    how_many = f": {found['running']} of {found['most']} running" if found else ""
+    return f"waits for a free slot{how_many}"
 
 
 def table(rows: Iterable[Iterable[object]]) -> str:
@@ -175,7 +200,8 @@ def table(rows: Iterable[Iterable[object]]) -> str:
 def run_text(run: Data) -> str:
     """A run's page: what is set, its payloads if there, its steps, its events."""
     said = [name for name in RUN_COLUMNS if run[name] not in ("", None)]
-    lines = [f"{name}: {_shown(run[name])}" for name in said]
+    lines = [f"{name}: {_shown(run[name])}" for name in said if name != "waits_for_slot"]
+    lines += [_waits(run)] if run["waits_for_slot"] else []
     lines += [f"{name}: {json_line(run[name])}" for name in ("request", "output") if name in run]
     if run.get("stale"):
         lines.append(unswept(run["lease_expires_at"]))

@@ -12,6 +12,7 @@ from ..exceptions import GuardedColumns, IdempotencyConflict, RunNotFound
 from ..fields import Payload, label
 from ..guard import Claim, from_now, lock, new_lease
 from ..telemetry import trace_context
+from .slots import SlotQuerySet, make_slots
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -30,6 +31,7 @@ ORDERS = {
     "waiting": ("created_at", "id"),
     "due": ("available_at", "id"),
     "untaken": ("available_at", "id"),
+    "in_line": ("available_at", "id"),
 }
 # Of all runs, the primary key gives the newest. Of some, it must not: PostgreSQL would read it until
 # it had found enough of them, be it in the oldest part of the table.
@@ -86,7 +88,7 @@ class Manager(models.Manager[M]):
         return super().get_queryset().using(conf.DATABASE)
 
 
-class AgentRunQuerySet(models.QuerySet["AgentRun"]):
+class AgentRunQuerySet(SlotQuerySet):
     def queued(self) -> AgentRunQuerySet:
         return self.filter(status=RunStatus.QUEUED)
 
@@ -302,38 +304,88 @@ class AgentRunQuerySet(models.QuerySet["AgentRun"]):
         uuid: UUID,
         owner: str,
         served: Mapping[str, str] | None = None,
+        limits: Mapping[str, int] | None = None,
     ) -> tuple[AgentRun, Claim] | None:
         """Take a QUEUED run that is due: RUNNING, a new epoch, a lease that begins now.
 
         A message that is early, late, stale or a duplicate finds nothing to claim. A run whose
         journal holds an unresolved write is dead-lettered instead, whatever its columns say.
         `served` are the agents of the claiming process with their versions (None: whatever comes);
-        a run of another agent or version is left to others. Returns None where nothing was claimed.
+        a run of another agent or version is left to others. `limits` are the agents that may have only
+        so many runs at a time: of one that has them, a run is put in line. Returns None where nothing
+        was claimed.
         """
+        limits = limits or {}
+        for agent in self.filter(uuid=uuid, agent__in=limits).values_list("agent", flat=True):
+            if self.has_free_slot(agent, limits[agent]):
+                make_slots(agent)
+        while True:
+            run, claim = self._try(uuid, owner, served, limits)
+            if run is None:
+                return None
+            if claim is not None:
+                run.refresh_state()
+                return run, claim
+            # Who left a slot since did not see this run in line.
+            if not self.has_free_slot(run.agent, limits[run.agent]):
+                return None
+
+    def _try(
+        self, uuid: UUID, owner: str, served: Mapping[str, str] | None, limits: Mapping[str, int]
+    ) -> tuple[AgentRun | None, Claim | None]:
+        """Claim; a run without a claim was put in line."""
         with transaction.atomic(using=self.db):
             run = lock(self.for_judgement().filter(uuid=uuid)).first()
             if run is None or not self.due().filter(pk=run.pk).exists():
-                return None
+                return None, None
             if served is not None and served.get(run.agent) != run.agent_version:
                 run.decline(owner, served.get(run.agent))
-                return None
+                return None, None
+            most = limits.get(run.agent)
+            if most is not None and not self.hold_free_slot(run.agent, most):
+                run.wait_for_slot()
+                return run, None
             claim = run.take(owner)
-            if claim is None:
-                return None
-            run.refresh_state()
-            return run, claim
+            return (run, claim) if claim is not None else (None, None)
 
-    def take_unwoken(self, limit: int) -> list[UUID]:
-        """Mark up to `limit` due runs that nobody took as woken now, and return their uuids."""
+    def take_unwoken(
+        self, limit: int, *, limited: Collection[str] = (), unlimited: Collection[str] = ()
+    ) -> list[UUID]:
+        """Mark up to `limit` due runs that nobody took as woken now, and return their uuids.
+
+        Not those of `limited` agents, which have a line; and those in line of agents that have become
+        `unlimited`.
+        """
+        return self._take(self.to_wake(limited, unlimited), limit, woken_at=Now())
+
+    def to_wake(self, limited: Collection[str], unlimited: Collection[str]) -> AgentRunQuerySet:
+        runs = self.unwoken().exclude(agent__in=limited) if limited else self.unwoken()
+        if self.in_line().filter(agent__in=unlimited).exists():
+            runs |= self.due().in_line().filter(agent__in=unlimited)
+        return runs
+
+    def put_in_line(self, limited: Collection[str], limit: int) -> int:
+        """Put up to `limit` due runs of these agents in line that nobody took. Returns how many."""
+        missed = self.unwoken().filter(agent__in=limited, waits_for_slot=False)
+        return len(self._take(missed, limit, waits_for_slot=True))
+
+    def take_in_line(self, agent: str, most: int, limit: int | None = None) -> list[UUID]:
+        """Mark who is next in this agent's line as woken now, one for each free slot."""
+        free = most - self.taken_slots(agent, most)
+        free = free if limit is None else min(free, limit)
+        if free < 1:
+            return []
+        return self._take(self.due().in_line().filter(agent=agent), free, woken_at=Now())
+
+    def _take(self, runs: AgentRunQuerySet, limit: int, **columns: Any) -> list[UUID]:
+        """Write these columns to the first of these runs that nobody else holds."""
         with transaction.atomic(using=self.db):
             # Others who take at this moment hold the first ones: there are more than the limit.
-            unwoken = self.unwoken()
-            first = unwoken.order_by("available_at").values_list("pk", flat=True)[: limit + BEHIND]
-            free = lock(
-                unwoken.filter(pk__in=list(first)).order_by("available_at"), skip_locked=True
-            )
+            first = runs.order_by("available_at").values_list("pk", flat=True)[: limit + BEHIND]
+            free = lock(runs.filter(pk__in=list(first)).order_by("available_at"), skip_locked=True)
             found = dict(free.values_list("pk", "uuid")[:limit])
-            self.filter(pk__in=list(found)).write_guarded(woken_at=Now())
+            columns = {"waits_for_slot": False, **columns}
+            self.filter(pk__in=list(found)).write_guarded(**columns)
         return list(found.values())
 
 

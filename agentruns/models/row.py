@@ -84,6 +84,7 @@ class RunRow(PartialIndexes):
     lease_expires_at = models.DateTimeField(null=True, blank=True)
     requeue_count = models.PositiveIntegerField(default=0)
     # A worker wanted to take it, and its agent had as many runs as it may have at a time.
+    waits_for_slot = models.BooleanField(default=False, db_default=False)
 
     pending_effect = models.CharField(max_length=32, choices=ToolEffect.choices, blank=True)
     # Without an index: each stamp would otherwise touch every index of the row.

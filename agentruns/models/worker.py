@@ -61,8 +61,15 @@ class WorkerTransitions(RunRow):
             lease_expires_at=new_lease(),
             started_at=Coalesce(F("started_at"), Now()),
             **keyed,
+            waits_for_slot=False,
         )
         return claim
+
+    def wait_for_slot(self) -> None:
+        """Put this locked row in line: its agent has as many runs as it may have at a time."""
+        if not self.waits_for_slot:
+            self._write(waits_for_slot=True)
+        self.waits_for_slot = True
 
     def decline(self, owner: str, served: str | None) -> None:
         """Write down that this worker leaves the locked run to others; its state does not change.

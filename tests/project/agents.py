@@ -154,6 +154,19 @@ def planned(segment: Segment, name: str, what: str, seconds: float) -> Any:
     return segment.step(name, act, effect=ToolEffect(what), key=name)
 
 
+@register("limited", max_running=2)
+def limited(segment: Segment) -> Any:
+    """Read, for the time that the request says; of these, there are two at a time on all hosts."""
+
+    def act(key: str) -> Any:
+        try:
+            return body("enter", key, segment.request["seconds"])
+        finally:
+            body("leave", key)
+
+    return segment.step("read", act, effect=READ)
+
+
 @register("echo")
 def echo(segment: Segment) -> Any:
     return segment.request
