@@ -81,6 +81,17 @@ class AgentRun(WorkerTransitions, ResolutionTransitions, OperatorTransitions):
                 name="agentruns_due",
                 condition=Q(status=RunStatus.QUEUED),
             ),
+            # What an agent's limit counts, and who is next when one of its runs ends.
+            models.Index(
+                fields=["agent"],
+                name="agentruns_slots",
+                condition=Q(status=RunStatus.RUNNING),
+            ),
+            models.Index(
+                fields=["agent", "available_at", "id"],
+                name="agentruns_slot_waits",
+                condition=Q(status=RunStatus.QUEUED, waits_for_slot=True),
+            ),
             models.Index(
                 fields=["created_at", "id"],
                 name="agentruns_waiting",
