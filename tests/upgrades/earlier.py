@@ -22,8 +22,6 @@ JOURNALS = Path(__file__).parent / "journals"
 KEY = "c3RvcmVkIHdpdGggdGhlIGpvdXJuYWxzIG9mIHRlc3Q="
 
 MIGRATIONS = "agentruns/migrations"
-# What came next where it was no migration, and its first commits could not be run by these tests.
-CAME_NEXT = {"0009_testimony_too_early": "agentruns/hotrun.py"}
 ENQUEUE = "from agentruns.api import enqueue"
 
 
@@ -57,10 +55,11 @@ class Earlier:
 
 def code_of(state: str, folder: Path) -> Earlier:
     """Take out the code that was there when the next migration was added; skip where git has it not."""
-    following = CAME_NEXT.get(state) or f"{MIGRATIONS}/{states()[states().index(state) + 1]}.py"
-    added = git("log", "--diff-filter=A", "--format=%H", "--", following)
-    commit = f"{added.decode().split()[-1]}^" if added.strip() else following
-    archive = git("archive", "--format=tar", commit)
+    following = f"{MIGRATIONS}/{states()[states().index(state) + 1]}.py"
+    added = git("log", "--diff-filter=A", "--format=%H", "--", following).decode().split()
+    if not added:
+        pytest.skip(f"the history has no version before {following}: a shallow clone?")
+    archive = git("archive", "--format=tar", f"{added[-1]}^")
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         files.extractall(folder, filter="data")
     newest = max(path.stem for path in (folder / MIGRATIONS).glob("0*.py"))
