@@ -9,6 +9,8 @@ import pytest
 from django.contrib.auth.models import User
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
+from .pressing import press
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -49,7 +51,7 @@ def log_in(window: Page, name: str) -> None:
     window.goto("/admin/agentruns/agentrun/")
     window.fill("#id_username", name)
     window.fill("#id_password", "secret")
-    window.click("input[type=submit]")
+    press(window, "Log in")
 
 
 @pytest.fixture(params=[True, False], ids=["with_javascript", "without_javascript"])

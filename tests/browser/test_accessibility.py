@@ -22,6 +22,8 @@ from tests.agentruns.cases import (
     writing,
 )
 
+from .pressing import press
+
 pytestmark = pytest.mark.browser
 ADMIN = "/admin/agentruns/agentrun/"
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
@@ -37,12 +39,6 @@ def violations(page: Page) -> list[str]:
         for rule in found["violations"]
         for node in rule["nodes"]
     ]
-
-
-def press(page: Page, name: str) -> None:
-    """Press a button, and wait for the page that answers: axe would look at what is half there."""
-    with page.expect_navigation():
-        page.get_by_role("button", name=name).click()
 
 
 def of_two_operators(page: Page, run: AgentRun) -> dict[str, list[str]]:

@@ -8,6 +8,7 @@ from tests.agentruns.admin.pages import answer_page, resolve_page
 from tests.agentruns.cases import SCHEMA, asking, completed, failed, interrupted, queued, writing
 
 from .conftest import refusals
+from .pressing import press
 
 pytestmark = pytest.mark.browser
 ADMIN = "/admin/agentruns/agentrun/"
@@ -27,9 +28,9 @@ def test_no_page_needs_an_inline_style_or_script(page: Page) -> None:
         assert answer is not None
         assert answer.headers["content-security-policy"] == "default-src 'self'"
     page.goto(f"{ADMIN}{other.pk}/change/")
-    page.get_by_role("button", name="Cancel this run").click()
+    press(page, "Cancel this run")
     page.goto(f"{ADMIN}{failed().pk}/change/")
-    page.get_by_role("button", name="Retry this run").click()
+    press(page, "Retry this run")
 
 
 def test_a_refusal_is_noticed(browser: Browser, live_server: object) -> None:

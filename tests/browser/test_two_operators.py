@@ -18,6 +18,7 @@ from tests.agentruns.cases import answered, asking, conf, failed, interrupted
 from tests.harness.runs import reread
 
 from .conftest import log_in
+from .pressing import press
 
 pytestmark = pytest.mark.browser
 
@@ -38,7 +39,7 @@ def give(page: Page, run: AgentRun, verdict: str, reason: str) -> None:
     page.goto(resolve_page(run))
     page.get_by_role("radio", name=verdict).check()
     page.get_by_label("Reason").fill(reason)
-    page.get_by_role("button", name="Give this verdict").click()
+    press(page, "Give this verdict")
 
 
 def test_one_proposes_and_another_has_it_take_effect(page: Page, grace: Page) -> None:

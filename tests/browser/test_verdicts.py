@@ -11,6 +11,8 @@ from tests.agentruns.cases import SCHEMA, answered, asking, interrupted
 from tests.factories import execute_again, registered
 from tests.harness.runs import reread
 
+from .pressing import press
+
 pytestmark = pytest.mark.browser
 
 
@@ -46,7 +48,7 @@ def test_from_the_list_to_the_completed_run(page: Page, verdict: str, output: ob
         expect(page.get_by_role("textbox", name="Result")).to_have_value("{id: 7}")
         page.get_by_role("textbox", name="Result").fill('{"id": 7}')
     page.get_by_label("Reason").fill("the bank has it")
-    press(page, run, "Give this verdict")
+    press_where_registered(page, run, "Give this verdict")
     expect(page.locator(".messagelist")).to_contain_text("Your verdict was taken.")
     done = execute_again(reread(run), one_write)
     assert done.status == RunStatus.COMPLETED
@@ -56,14 +58,13 @@ def test_from_the_list_to_the_completed_run(page: Page, verdict: str, output: ob
     assert AgentRun.objects.get(pk=run.pk).output.value == output
 
 
-def press(page: Page, run: AgentRun, button: str) -> None:
+def press_where_registered(page: Page, run: AgentRun, button: str) -> None:
     """Press a button while the run's agent is registered, as it is where an application runs."""
     from agentruns import registry
 
     registry.add(registry.RegisteredAgent(run.agent, one_write))
     try:
-        page.get_by_role("button", name=button).click()
-        page.wait_for_load_state()
+        press(page, button)
     finally:
         del registry._agents[run.agent]
 
