@@ -41,7 +41,8 @@ def log_in(browser: Browser, url: str, user: str, password: str, scheme: str = "
     page.goto("/admin/")
     page.fill("#id_username", user)
     page.fill("#id_password", password)
-    page.click("input[type=submit]")
+    with page.expect_navigation():
+        page.click("input[type=submit]")
     return page
 
 
@@ -63,8 +64,8 @@ def take_pictures(page: Page, folder: Path, shown: int) -> list[Path]:
 
 def take_answer(page: Page, folder: Path) -> Path:
     page.goto(ADMIN + "inbox/")
-    page.locator("#content a[href*='/answer/']").first.click()
-    page.wait_for_load_state()
+    with page.expect_navigation():
+        page.locator("#content a[href*='/answer/']").first.click()
     return shoot(page, folder / "approve.png")
 
 
