@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+from base64 import b64encode
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
@@ -128,6 +129,8 @@ class _Reduction:
     def of(self, value: Any, path: str, raw: Any) -> Any:
         if value is None or (isinstance(value, (bool, int, float, str)) and not _is_enum(value)):
             return value
+        if isinstance(value, bytes):
+            return _as_text(value)
         if isinstance(value, SECRETS):
             self.unclear.append(path)
             return to_jsonable_python(value)
@@ -257,6 +260,13 @@ def _member(raw: Any, name: str) -> Any:
 
 def _item(raw: Any, index: int, length: int) -> Any:
     return raw[index] if isinstance(raw, list) and len(raw) == length else None
+
+
+def _as_text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return f"base64:{b64encode(value).decode()}"
 
 
 def _text(value: Any) -> str:

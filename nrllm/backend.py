@@ -23,11 +23,11 @@ from agentruns.enums import StepKind, ToolEffect
 from agentruns.exceptions import ApprovalDenied, EffectLanded, EffectNotApplied
 
 from .approvals import Approvals
-from .current import CurrentStep, entered
+from .current import CurrentStep, entered, in_flight
 from .effects import Declaration
 from .exceptions import AgentRefused, ResultNotStorable, UnclearOutcome
 from .outcomes import SAYS_IT_HAPPENED, denied_payload, landed, retry_payload, settled
-from .prechecks import refused_arguments
+from .prechecks import refuse_unseen, refused_arguments
 from .questions import AnswerNeeded, Answers, answering
 from .responses import failure_payload, raise_recorded_failure, with_distinct_call_ids
 from .steps import PlannedStep, Planner
@@ -111,14 +111,17 @@ class JournalBackend(DurableOperationBackend[Any]):
     ) -> Any:
         """Answer a call that a hook makes again under the same key from its first answer."""
         while (first := self._calls.get(plan.key)) is not None:
-            if first.arguments != plan.arguments:
+            if (first.name, first.arguments) != (plan.name, plan.arguments):
                 raise AgentRefused(
-                    f"two calls of {plan.name!r} have the id of step {plan.key!r} and other arguments"
+                    f"calls of {first.name!r} and of {plan.name!r} with other arguments have one id, "
+                    f"that of step {plan.key!r}, and would be taken for one call. Code that makes "
+                    "calls of its own inside one gives each an id: ctx.tool_manager.handle_call("
+                    "ToolCallPart(name, arguments))"
                 )
             await first.ended.wait()
             if first.answered:
                 return first.payload
-        call = self._calls[plan.key] = _Call(plan.arguments)
+        call = self._calls[plan.key] = _Call(plan.name, plan.arguments)
         try:
             refused = await self._refused_arguments(plan, operation, params)
             call.payload = refused or await self._in_step(plan, operation, params)
@@ -133,7 +136,7 @@ class JournalBackend(DurableOperationBackend[Any]):
     async def _refused_arguments(
         self, plan: PlannedStep, operation: DurableOperation[Any, Any, Any], params: Any
     ) -> Any:
-        toolset = self._dynamic.get(getattr(operation.operation_id, "toolset_id", ""))
+        toolset = self._dynamic_toolset(operation)
         if plan.precheck_key is None or toolset is None:
             return None
 
@@ -148,6 +151,19 @@ class JournalBackend(DurableOperationBackend[Any]):
             key=plan.precheck_key,
             arguments=plan.arguments,
         )
+
+    async def _refuse_unseen(
+        self, plan: PlannedStep, operation: DurableOperation[Any, Any, Any], params: Any
+    ) -> None:
+        """Look at a dynamic toolset's read before it runs; a write was looked at before its stamp."""
+        toolset = self._dynamic_toolset(operation)
+        if plan.is_tool_call and plan.precheck_key is None and toolset is not None:
+            await refuse_unseen(toolset, params, plan.declaration)
+
+    def _dynamic_toolset(
+        self, operation: DurableOperation[Any, Any, Any]
+    ) -> AbstractToolset[Any] | None:
+        return self._dynamic.get(getattr(operation.operation_id, "toolset_id", ""))
 
     async def _in_step(
         self, plan: PlannedStep, operation: DurableOperation[Any, Any, Any], params: Any
@@ -201,8 +217,14 @@ class JournalBackend(DurableOperationBackend[Any]):
         async def body(key: str, executor: CallingThread | None = None) -> Any:
             step = CurrentStep(plan.name, plan.key, plan.declaration.effect, key)
             threads = executor or self._threads(plan)
-            with entered(step), durable_unit_scope(), Agent.using_thread_executor(threads):
+            with (
+                entered(step),
+                in_flight(step),
+                durable_unit_scope(),
+                Agent.using_thread_executor(threads),
+            ):
                 try:
+                    await self._refuse_unseen(plan, operation, params)
                     payload = await _run(plan, operation, params, step)
                     if executor is not None:
                         _refuse_outside_transaction(plan, payload, executor)
@@ -286,6 +308,7 @@ def _encoded(plan: PlannedStep, operation: DurableOperation[Any, Any, Any], resu
 class _Call:
     """One key's call in this segment; a second one under the same key waits for its answer."""
 
+    name: str
     arguments: Any
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     answered: bool = False

@@ -108,9 +108,10 @@ def _walk(toolset: AbstractToolset[Any]) -> Iterator[_Found]:
         yield _Found(ToolFacts(LATER), toolset.id or toolset.label)
 
 
-def wrappers_in(toolset: AbstractToolset[Any]) -> Iterator[WrapperToolset[Any]]:
-    """Yield the wrappers of a tree of toolsets."""
+def wrappers_in(toolset: AbstractToolset[Any]) -> Iterator[AbstractToolset[Any]]:
+    """Yield what stands around the leaves of a tree of toolsets."""
     if isinstance(toolset, CombinedToolset):
+        yield toolset
         for part in toolset.toolsets:
             yield from wrappers_in(part)
     elif isinstance(toolset, WrapperToolset):

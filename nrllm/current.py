@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -43,6 +44,9 @@ class CurrentStep:
 
 _current: ContextVar[CurrentStep | None] = ContextVar("nrllm_current_step", default=None)
 
+# The steps in whose bodies the segment on the process's main thread is now.
+_on_main_thread: list[CurrentStep] = []
+
 
 def current_step() -> CurrentStep | None:
     return _current.get()
@@ -64,6 +68,23 @@ def idempotency_key() -> str:
     if step is None:
         raise LookupError("idempotency_key() is known only inside a tool of a durable run")
     return step.idempotency_key
+
+
+@contextmanager
+def in_flight(step: CurrentStep) -> Generator[None]:
+    """Mark the body of a step, also for threads that don't know of which step they are a part."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _on_main_thread.append(step)
+    try:
+        yield
+    finally:
+        _on_main_thread.remove(step)
+
+
+def steps_on_main_thread() -> tuple[CurrentStep, ...]:
+    return tuple(_on_main_thread)
 
 
 @contextmanager

@@ -15,6 +15,18 @@ class RequestRefused(AgentRunError):
     """The request of a run is neither a prompt nor `{"prompt": ...}`; nothing was executed."""
 
 
+ADVICE = {
+    "approval_required": (
+        "A write is asked for before it starts: declare it with needs_approval=True, or let a tool that "
+        "reads ask"
+    ),
+    "model_retry": (
+        "If it raises ModelRetry only before it acts, declare it with retry_means_not_applied=True; or "
+        "have it raise EffectNotApplied"
+    ),
+}
+
+
 class UnclearOutcome(AgentRunError):
     """A write's body ended in a way that does not say whether the effect happened."""
 
@@ -26,9 +38,10 @@ class UnclearOutcome(AgentRunError):
 
     def __str__(self) -> str:
         said = f": {self.message}" if self.message else ""
+        advice = f". {ADVICE[self.kind]}" if self.kind in ADVICE else ""
         return (
             f"the write {self.tool!r} ended with {self.kind!r}, which does not say whether it "
-            f"happened{said}"
+            f"happened{said}{advice}"
         )
 
 
@@ -37,4 +50,10 @@ class ResultNotStorable(AgentRunError):
 
 
 class ReplayedFailure(AgentRunError):
-    """A model request that failed, and that the run survived, fails in the same way on replay."""
+    """A model request that failed, and that the run survived, fails in the same way on replay.
+
+    Where it can be, it is also of the type that the first error had.
+    """
+
+    def __str__(self) -> str:
+        return str(self.args[0])

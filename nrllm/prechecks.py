@@ -1,14 +1,16 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.durable_exec import DynamicToolsetCallToolParams
 from pydantic_ai.toolsets import AbstractToolset, DynamicToolset
+from pydantic_ai.toolsets.abstract import ToolsetTool
 
-from .effects import ATTRIBUTE, Declaration
+from .effects import ATTRIBUTE, STRICTNESS, Declaration
 from .exceptions import AgentRefused
 from .keys import jsonable
 from .tools import function_of
@@ -38,12 +40,9 @@ async def refused_arguments(
     Raises:
         AgentRefused: the tool's decorator asks for more than the declaration that holds.
     """
-    if params.tool_def is None:
-        return None
-    of_run = await toolset.for_run(params.ctx)
-    async with of_run:
-        of_step = await of_run.for_run_step(params.ctx)
-        tool = await of_step.get_tool_for_tool_def(params.tool_def, params.ctx)
+    async with _tool_of(toolset, params) as tool:
+        if tool is None:
+            return None
         _refuse_unseen(params.name, function_of(tool), held)
         try:
             tool.args_validator.validate_python(
@@ -54,12 +53,39 @@ async def refused_arguments(
     return None
 
 
+async def refuse_unseen(
+    toolset: AbstractToolset[Any], params: DynamicToolsetCallToolParams, held: Declaration
+) -> None:
+    """Look at the function behind a dynamic toolset's tool before it is called as a read.
+
+    Raises:
+        AgentRefused: its decorator asks for more than the declaration that holds.
+    """
+    async with _tool_of(toolset, params) as tool:
+        if tool is not None:
+            _refuse_unseen(params.name, function_of(tool), held)
+
+
+@asynccontextmanager
+async def _tool_of(
+    toolset: AbstractToolset[Any], params: DynamicToolsetCallToolParams
+) -> AsyncIterator[ToolsetTool[Any] | None]:
+    if params.tool_def is None:
+        yield None
+        return
+    of_run = await toolset.for_run(params.ctx)
+    async with of_run:
+        of_step = await of_run.for_run_step(params.ctx)
+        yield await of_step.get_tool_for_tool_def(params.tool_def, params.ctx)
+
+
 def _refuse_unseen(name: str, function: Callable[..., Any] | None, held: Declaration) -> None:
     """Refuse a decorator that was meant to hold, but that only the toolset's own process can see."""
     said: Declaration | None = getattr(function, ATTRIBUTE, None)
     if said is None:
         return
     flags = {
+        said.effect.value: STRICTNESS[said.effect] > STRICTNESS[held.effect],
         "needs_approval": said.needs_approval and not held.needs_approval,
         "once_per_run": said.once_per_run and not held.once_per_run,
         "verify": said.verify is not None and held.verify is None,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
@@ -45,10 +46,40 @@ def refuse_agent(agent: AbstractAgent[Any, Any], mapping: Mapped) -> None:
     agent.root_capability.apply(_refuse_capability)
     for toolset in agent.toolsets:
         toolset.apply(_refuse_leaf)
+    _refuse_unnamed(agent)
     for part in output_parts(agent.output_type):
         refuse_output(part, mapping)
     native = agent.root_capability.get_native_tools()
     refuse_native_tools([one for one in native if isinstance(one, AbstractNativeTool)], mapping)
+    for settings in _settings_of(agent):
+        refuse_settings(settings, mapping)
+
+
+def _refuse_unnamed(agent: AbstractAgent[Any, Any]) -> None:
+    """Refuse toolsets that no step could be named by; Pydantic AI would, in the first run."""
+    named: dict[str, AbstractToolset[Any]] = {}
+
+    def visit(leaf: AbstractToolset[Any]) -> None:
+        if leaf.id is None:
+            raise AgentRefused(
+                f"{leaf.label} has no id, by which its steps are named: give it one that stays, such "
+                "as FunctionToolset(id='mail'), MCPToolset(..., id='mail') or @agent.toolset(id='mail')"
+            )
+        if named.setdefault(leaf.id, leaf) is not leaf:
+            raise AgentRefused(
+                f"two toolsets of the agent have the id {leaf.id!r}: give each its own"
+            )
+
+    for toolset in agent.toolsets:
+        toolset.apply(visit)
+
+
+def _settings_of(agent: AbstractAgent[Any, Any]) -> Iterator[Mapping[str, Any]]:
+    """The model settings that are known before a run: some are made by a function in it."""
+    given = (getattr(agent, "model_settings", None), getattr(agent.model, "settings", None))
+    for settings in given:
+        if isinstance(settings, Mapping):
+            yield settings
 
 
 def _refuse_without_model(agent: AbstractAgent[Any, Any]) -> None:
@@ -141,14 +172,34 @@ def refuse_inside(
 def refuse_native_tools(tools: Sequence[AbstractNativeTool], mapping: Mapped) -> None:
     """Refuse tools that the provider runs, and that may act: no fence can be set around them."""
     for tool in tools:
-        said = mapping.get(f"native:{tool.kind}")
-        reads = said is not None and as_declaration(said).effect is ToolEffect.READ_ONLY
-        if tool.kind not in NATIVE_TOOLS_THAT_READ and not reads:
-            raise AgentRefused(
-                f"the provider's native tool {tool.kind!r} may act inside a model request, where no "
-                "fence can be set. Use a toolset of your own (an MCPToolset for an MCP server), or, "
-                f"if it only reads, declare effects={{'native:{tool.kind}': ToolEffect.READ_ONLY}}"
-            )
+        _refuse_native_tool(tool.kind, mapping)
+
+
+def refuse_settings(settings: Mapping[str, Any] | None, mapping: Mapped) -> None:
+    """Refuse such tools where a model's settings bring them, past Pydantic AI's own list."""
+    given = settings or {}
+    body = given.get("extra_body")
+    body = body if isinstance(body, Mapping) else {}
+    lists = [one for name, one in given.items() if name.endswith("_native_tools")]
+    for tool in chain.from_iterable([*lists, body.get("tools") or ()]):
+        kind = tool.get("type") if isinstance(tool, Mapping) else type(tool).__name__
+        if kind != "function":
+            _refuse_native_tool(str(kind), mapping)
+    if body.get("mcp_servers"):
+        _refuse_native_tool("mcp_server", mapping)
+
+
+def _refuse_native_tool(kind: str, mapping: Mapped) -> None:
+    said = mapping.get(f"native:{kind}")
+    reads = said is not None and as_declaration(said).effect is ToolEffect.READ_ONLY
+    # A provider's name of a version of it, such as web_search_2025_08_26 or web_search_preview.
+    known = any(kind == name or kind.startswith(f"{name}_") for name in NATIVE_TOOLS_THAT_READ)
+    if not known and not reads:
+        raise AgentRefused(
+            f"the provider's native tool {kind!r} may act inside a model request, where no "
+            "fence can be set. Use a toolset of your own (an MCPToolset for an MCP server), or, "
+            f"if it only reads, declare effects={{'native:{kind}': ToolEffect.READ_ONLY}}"
+        )
 
 
 def refuse_unwrapped(toolset: AbstractToolset[Any], journaled: Callable[[object], bool]) -> None:

@@ -12,6 +12,8 @@ from pydantic_ai.tools import ToolDefinition
 from .exceptions import RequestRefused
 from .keys import digest
 
+# Of the settings, what a model's answer does not depend on, and another execution may have anew.
+OF_THE_TRANSPORT = frozenset({"timeout", "extra_headers"})
 # Of a message, what a model reads. The rest describes an execution, and differs in the next.
 SENT = ("kind", "instructions")
 NOT_SENT = frozenset({"timestamp", "metadata"})
@@ -42,12 +44,26 @@ def read_request(request: Any) -> Prompt:
         raise RequestRefused('the request must be a string or an object with "prompt"')
     try:
         history = request.get("message_history")
+        _refuse_calls_without_id(history)
         return Prompt(
             _read_prompt(request.get("prompt")),
             None if history is None else ModelMessagesTypeAdapter.validate_python(history),
         )
     except ValidationError as error:
         raise RequestRefused(f"the request can't be read: {error}") from error
+
+
+def _refuse_calls_without_id(history: Any) -> None:
+    """Refuse what would get another id in each segment, and so be another call."""
+    messages = history if isinstance(history, list) else []
+    parts = [part for message in messages if isinstance(message, dict) for part in _parts(message)]
+    if any(part.get("part_kind") == "tool-call" and not part.get("tool_call_id") for part in parts):
+        raise RequestRefused("the request's message history has a tool call without tool_call_id")
+
+
+def _parts(message: dict[str, Any]) -> list[dict[str, Any]]:
+    parts = message.get("parts")
+    return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
 
 
 def _read_prompt(prompt: Any) -> str | list[UserContent] | None:
@@ -63,7 +79,9 @@ def request_digest(params: ModelRequestParams) -> str:
         {
             "model": params.model_id,
             "messages": [_sent(message) for message in _dumped(params.messages)],
-            "settings": {name: value for name, value in settings.items() if name != "timeout"},
+            "settings": {
+                name: value for name, value in settings.items() if name not in OF_THE_TRANSPORT
+            },
             "parameters": _parameters(params.model_request_parameters),
         }
     )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from typing import Any
 
@@ -58,6 +59,7 @@ def failure_payload(error: Exception) -> dict[str, Any]:
     """Encode how a model request failed, so that a replay fails in the same way."""
     said = {
         "type": type(error).__name__,
+        "module": type(error).__module__,
         "message": str(error),
         "model_name": getattr(error, "model_name", ""),
         "status_code": getattr(error, "status_code", None),
@@ -81,7 +83,25 @@ def raise_recorded_failure(payload: Any) -> None:
     if said["api"]:
         kind = getattr(exceptions, said["type"], ModelAPIError)
         raise kind(said["model_name"], said["message"])
-    raise ReplayedFailure(f"{said['type']}: {said['message']}")
+    raise _replayed(said.get("module", ""), said["type"], said["message"])
+
+
+def _replayed(module: str, name: str, message: str) -> ReplayedFailure:
+    """An error that what handled the first one takes for the same: a fallback asks for its type.
+
+    Only a type that this process has loaded; nothing is imported, or made, on a journal's word.
+    """
+    kind = getattr(sys.modules.get(module), name, None)
+    said = f"{name}: {message}"
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        return ReplayedFailure(said)
+    try:
+        alike: Any = type(f"Replayed{name}", (ReplayedFailure, kind), {})
+        error: ReplayedFailure = alike.__new__(alike, said)
+    except TypeError:
+        return ReplayedFailure(said)
+    error.args = (said,)
+    return error
 
 
 def _http_error(said: dict[str, Any]) -> ModelHTTPError:

@@ -55,12 +55,12 @@ async def run_agent(durable: DurableAgent, segment: Segment) -> Any:
         )
         approvals = Approvals(segment, planner)
         backend = JournalBackend(segment, planner, reads, dynamic_toolsets_of(agent), approvals)
-        async with (
-            turn_of(agent),
-            _clients(agent, durable),
-            _deps(durable, segment, reads) as deps,
-        ):
-            with durable_run():
+        with durable_run():
+            async with (
+                turn_of(agent),
+                _clients(agent, durable),
+                _deps(durable, segment, reads) as deps,
+            ):
                 result = await agent.run(
                     request.prompt,
                     message_history=request.message_history,

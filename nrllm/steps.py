@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from pydantic_ai.durable_exec import (
@@ -39,7 +39,7 @@ from .effects import (
     needs_approval,
 )
 from .keys import StepKeys
-from .refusals import refuse_native_tools, refuse_write
+from .refusals import refuse_native_tools, refuse_settings, refuse_write
 from .requests import request_digest
 from .tools import function_of, noted
 
@@ -97,6 +97,7 @@ class Planner:
 
     def _model(self, operation_id: DurableOperationId, params: ModelRequestParams) -> PlannedStep:
         refuse_native_tools(params.model_request_parameters.native_tools, self._mapping)
+        refuse_settings(params.model_settings, self._mapping)
         name = operation_id.model_name if isinstance(operation_id, ModelRequestId) else "model"
         return PlannedStep(
             name=name,
@@ -152,10 +153,10 @@ class Planner:
         declaration = self._held(facts, seen)
         declaration = self._checked(operation_id, params, name, declaration, definition)
         kind = definition.kind if definition is not None else "function"
-        approved = params.ctx.tool_call_approved or kind == "unapproved"
-        refuse_arguments(
-            name, arguments, declaration, approved=approved or needs_approval(kind, declaration)
-        )
+        # Pydantic AI asks for the calls that the model makes, by their kind. Code may make one past
+        # it, and a toolset around it may have made another definition.
+        approved = params.ctx.tool_call_approved or needs_approval(kind, declaration)
+        refuse_arguments(name, arguments, declaration, approved=approved)
         return PlannedStep(
             name=name,
             key=self._tool_key(params.ctx, name, declaration, arguments.known_by),
@@ -194,12 +195,15 @@ class Planner:
         """What holds for a call. The mapping speaks of the names that the model sees, and no others.
 
         A toolset's own name of a tool may be the model's name of another: where only that is known,
-        the mapping can't declare the tool, but may make stricter what it declares itself.
+        the mapping can't declare the tool, but may make stricter what it declares itself, and have
+        it ask a person.
         """
         if seen is not None:
             return effect_of(facts, self._mapping, seen[1]).declaration
-        alone = effect_of(facts, {})
-        return effect_of(facts, self._mapping).declaration if alone.declared else alone.declaration
+        alone, both = effect_of(facts, {}), effect_of(facts, self._mapping).declaration
+        if alone.declared:
+            return both
+        return replace(alone.declaration, needs_approval=both.needs_approval)
 
     def _validation_key(self, ctx: RunContext[Any], name: str) -> str:
         """The same each time that one call is validated: how often that is depends on who asks."""
@@ -296,16 +300,24 @@ class Planner:
         context = getattr(params, "run_context", None) or getattr(params, "ctx", None)
         step = context.run_step if isinstance(context, RunContext) else 0
         said = self._mapping.get(name)
-        arguments = None
-        if isinstance(params, CapabilityOperationParams):
-            arguments = arguments_of(params.arguments)
+        arguments = arguments_of(_given(params))
         return PlannedStep(
             name=name,
             key=self._keys.numbered("operation", step, name),
             declaration=UNDECLARED if said is None else as_declaration(said),
-            arguments=None if arguments is None else arguments.stored,
-            digest=None if arguments is None else arguments.digest,
+            arguments=arguments.stored,
+            digest=arguments.digest,
         )
+
+
+def _given(params: Any) -> Any:
+    """What tells one operation from another at the same place: all that it is given but the run."""
+    if isinstance(params, CapabilityOperationParams):
+        return params.arguments
+    if not is_dataclass(params):
+        return params
+    given = {field.name: getattr(params, field.name) for field in fields(params)}
+    return {name: one for name, one in given.items() if not isinstance(one, RunContext)}
 
 
 def _definition(params: Any, tool: Any) -> ToolDefinition | None:

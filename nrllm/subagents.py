@@ -8,6 +8,7 @@ approval, `once_per_run`, a verification) is refused there.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -26,9 +27,9 @@ from agentruns.enums import ToolEffect
 from agentruns.exceptions import EffectNotApplied
 
 from .catalog import Seen, seen_of
-from .current import CurrentStep, current_step, entered
+from .current import CurrentStep, current_step, entered, steps_on_main_thread
 from .durability import RunDurability
-from .effects import Declaration, effect_of
+from .effects import STRICTNESS, Declaration, effect_of
 from .exceptions import AgentRefused
 from .outcomes import retry_payload
 from .refusals import output_parts, refuse_inside, refuse_native_tools, refuse_output
@@ -42,16 +43,35 @@ MAY_HOLD = {
 
 # Whether this code belongs to a durable run, in a step or between steps.
 _durable_run: ContextVar[bool] = ContextVar("nrllm_durable_run", default=False)
+# How many durable runs there are on the process's main thread, where a queue's worker has them. A
+# thread that one of them starts knows nothing of it, but nobody else is at work there.
+_on_main_thread = 0
 
 
 @contextmanager
 def durable_run() -> Generator[None]:
     """Mark the code of a durable run: agents that it runs are held to its steps."""
+    global _on_main_thread
+    here = int(threading.current_thread() is threading.main_thread())
     token = _durable_run.set(True)
+    _on_main_thread += here
     try:
         yield
     finally:
+        _on_main_thread -= here
         _durable_run.reset(token)
+
+
+def _belongs_to_durable_run() -> bool:
+    return _durable_run.get() or _on_main_thread > 0
+
+
+def _step_around() -> CurrentStep | None:
+    """The step that this code is a part of; in a thread that does not know, the strictest there is."""
+    if _durable_run.get():
+        return current_step()
+    steps = steps_on_main_thread()
+    return min(steps, key=lambda step: STRICTNESS[step.effect]) if steps else None
 
 
 def install() -> None:
@@ -67,10 +87,10 @@ def install() -> None:
     @functools.wraps(original)
     def iter_guarded(self: Agent[Any, Any], *args: Any, **kwargs: Any) -> Any:
         given = list(kwargs.get("capabilities") or ())
-        if _durable_run.get() and not any(isinstance(one, RunDurability) for one in given):
+        if _belongs_to_durable_run() and not any(isinstance(one, RunDurability) for one in given):
             for part in output_parts(kwargs.get("output_type") or self.output_type):
                 refuse_output(part, {})
-            kwargs["capabilities"] = [*given, InnerRunGuard(current_step(), seen_of(self))]
+            kwargs["capabilities"] = [*given, InnerRunGuard(_step_around(), seen_of(self))]
         return original(self, *args, **kwargs)
 
     iter_guarded.__nrllm__ = True  # type: ignore[attr-defined]
@@ -94,7 +114,8 @@ class InnerRunGuard(AbstractCapability[Any]):
         # Between steps code runs again on each replay: nothing there may act.
         self.limit = ToolEffect.READ_ONLY if step is None else step.effect
         self.holder = (
-            "the agent's own code, outside every step,"
+            "the agent's own code, outside every step (or in a thread or task that does not know "
+            "its step: contextvars.copy_context().run tells it),"
             if step is None
             else f"the tool {step.name!r}"
         )

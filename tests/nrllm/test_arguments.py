@@ -244,3 +244,8 @@ def test_a_generated_argument_that_must_stay_the_same_is_refused(
 def test_no_revealed_secret_is_stored() -> None:
     reduced = arguments_of({"letter": Letter(to="a"), "key": SecretStr("s3cr")}, {"to": "a"})
     assert "s3cr" not in json.dumps([reduced.stored, reduced.known_by])
+
+
+def test_bytes_have_a_json_form_whatever_they_are() -> None:
+    assert arguments_of({"text": b"plain"}).stored == {"text": "plain"}
+    assert arguments_of({"image": b"\xff\xfe"}).stored == {"image": "base64://4="}

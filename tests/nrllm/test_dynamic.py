@@ -159,3 +159,31 @@ def test_a_decorator_inside_is_not_seen() -> None:
     register_agent("a", agent)
     run = execute(accept("a"))
     assert step_named(run, "look").effect == ToolEffect.NON_IDEMPOTENT_WRITE
+
+
+@pytest.mark.parametrize("said_by", ["metadata", "mapping"])
+def test_a_decorator_that_is_stricter_than_what_is_seen_is_refused_before_the_body(
+    said_by: str,
+) -> None:
+    done: list[str] = []
+    model = Scripted(calls(called("send", "a")), says("ok"))
+    agent = Agent(model.model, name="a")
+    metadata = {"effect": "read_only"} if said_by == "metadata" else None
+
+    @agent.toolset(id="desk")
+    def desk(ctx: RunContext[Any]) -> AbstractToolset[Any]:
+        toolset: FunctionToolset[Any] = FunctionToolset(id="inner", metadata=metadata)
+
+        @toolset.tool_plain
+        @effect(ToolEffect.NON_IDEMPOTENT_WRITE)
+        def send() -> str:
+            done.append("send")
+            return "sent"
+
+        return toolset
+
+    effects = {"send": ToolEffect.READ_ONLY} if said_by == "mapping" else {}
+    register_agent("a", agent, effects=effects)
+    run = execute(accept("a"))
+    assert (run.status, done) == (RunStatus.FAILED, [])
+    assert "declares non_idempotent_write by its decorator" in run.error_message

@@ -29,7 +29,7 @@ from pydantic_ai.capabilities import (
     RequestInput,
     SelectModel,
 )
-from pydantic_ai.exceptions import CallDeferred
+from pydantic_ai.exceptions import ApprovalRequired, CallDeferred
 from pydantic_ai.native_tools import MCPServerTool, WebSearchTool
 from pydantic_ai.tools import DeferredToolRequests, ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, ExternalToolset
@@ -481,7 +481,16 @@ def test_a_verification_that_no_other_worker_could_make_is_refused() -> None:
     assert model.asked == []
 
 
-@pytest.mark.parametrize("request_", [None, 3, [], {}, {"prompt": 3}, {"message_history": "x"}])
+PENDING = {
+    "kind": "response",
+    "parts": [{"part_kind": "tool-call", "tool_name": "pay", "args": {"amount": 1}}],
+}
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [None, 3, [], {}, {"prompt": 3}, {"message_history": "x"}, {"message_history": [PENDING]}],
+)
 def test_a_request_that_is_no_prompt_is_not_accepted(request_: Any) -> None:
     register_agent("a", Agent(Scripted().model, name="a"))
     for ask in (api.enqueue, api.run, tasks.enqueue):
@@ -502,3 +511,64 @@ def test_a_request_that_another_version_accepted_fails_the_run(request_: Any) ->
     assert run.termination_reason == TerminationReason.NOT_RETRYABLE
     assert run.error_class == "RequestRefused"
     assert model.asked == []
+
+
+ACTING = {"type": "mcp", "server_label": "bank", "server_url": "https://bank.example/mcp"}
+BY_SETTINGS = [
+    {"openai_native_tools": [ACTING]},
+    {"extra_body": {"tools": [ACTING]}},
+    {"extra_body": {"mcp_servers": [{"type": "url", "url": "https://bank.example/mcp"}]}},
+]
+
+
+@pytest.mark.parametrize("brought", BY_SETTINGS, ids=["setting", "tools", "mcp_servers"])
+@pytest.mark.parametrize("where", ["agent", "model", "run"])
+def test_a_native_tool_that_acts_is_refused_in_settings_too(brought: Any, where: str) -> None:
+    model = Scripted(says("paid"))
+    if where == "model":
+        model.model._settings = brought
+    given = {"agent": brought, "run": lambda ctx: brought}.get(where)
+    agent: Agent[None, str] = Agent(model.model, name="a", model_settings=given)
+    if where != "run":
+        with pytest.raises(AgentRefused, match="may act inside a model request"):
+            register_agent("a", agent)
+        return
+    register_agent("a", agent)
+    run = execute(accept("a"))
+    assert (run.status, model.asked) == (RunStatus.FAILED, [])
+    assert "may act inside a model request" in run.error_message
+
+
+@pytest.mark.parametrize("kind", ["web_search_preview", "function", "file_search"])
+def test_native_tools_that_read_are_allowed_in_settings(kind: str) -> None:
+    settings: Any = {"openai_native_tools": [{"type": kind}]}
+    register_agent("a", Agent("test", name="a", model_settings=settings))
+
+
+def test_toolsets_that_no_step_could_be_named_by_are_refused() -> None:
+    def look() -> str:
+        return "seen"
+
+    with pytest.raises(AgentRefused, match="has no id"):
+        register_agent("a", Agent("test", name="a", toolsets=[FunctionToolset([look])]))
+    twice = [FunctionToolset([look], id="same"), FunctionToolset(id="same")]
+    with pytest.raises(AgentRefused, match="have the id 'same'"):
+        register_agent("a", Agent("test", name="a", toolsets=twice))
+    dynamic: Agent[None, str] = Agent("test", name="a")
+    dynamic.toolset(lambda ctx: FunctionToolset([look]))
+    with pytest.raises(AgentRefused, match="has no id"):
+        register_agent("a", dynamic)
+
+
+def test_a_write_that_asks_for_its_approval_by_an_exception_is_told_how_to() -> None:
+    model = Scripted(calls(called("update", "a")), says("ok"))
+    agent: Agent[None, str] = Agent(model.model, name="a")
+
+    @agent.tool_plain
+    def update() -> str:
+        raise ApprovalRequired
+
+    register_agent("a", agent)
+    run = execute(accept("a"))
+    fenced(run)
+    assert "needs_approval=True" in run.error_message

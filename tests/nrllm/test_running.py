@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from pydantic_ai.messages import (
     ToolCallPart,
     UserPromptPart,
 )
+from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import UsageLimits
 
 from agentruns.api import Completed, run
@@ -259,3 +261,21 @@ def test_calls_with_one_id_are_told_apart_from_each_other_and_from_every_other_i
     assert run.status == RunStatus.COMPLETED, run.error_message
     assert done == [1, 2, 3]
     assert keys(run) == ["model:1", "tool:1:a", "tool:1:a#3", "tool:1:a#2", "model:2"]
+
+
+def test_headers_that_differ_in_each_attempt_are_no_other_request() -> None:
+    numbers = count(1)
+    model = two_turns(failures={1: [ModelHTTPError(503, "m")]})
+
+    def traced(ctx: Any) -> ModelSettings:
+        return ModelSettings(extra_headers={"traceparent": str(next(numbers))})
+
+    agent = Agent(model.model, name="a", model_settings=traced)
+
+    @agent.tool_plain(metadata={"effect": "read_only"})
+    def which() -> str:
+        return "this"
+
+    register_agent("a", agent)
+    run = execute(execute(accept("a")))
+    assert (run.status, output(run)) == (RunStatus.COMPLETED, "ok"), run.error_message

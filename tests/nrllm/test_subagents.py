@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from functools import update_wrapper
 from typing import Any
 
 import pytest
-from pydantic_ai import Agent, FunctionToolset, ModelRetry, TextOutput
+from pydantic_ai import Agent, FunctionToolset, ModelRetry, RunContext, TextOutput
 from pydantic_ai.capabilities import Hooks
 
 from agentruns.enums import RunStatus, ToolEffect
@@ -310,4 +313,95 @@ def test_an_agent_that_a_hook_runs_may_not_write() -> None:
 def test_agents_outside_durable_runs_are_left_alone() -> None:
     done: list[str] = []
     assert asyncio.run(helper(done, None).run("help")).output == "helped"
+    assert done == ["act"]
+
+
+def in_a_pool(asked: Agent[None, str]) -> str:
+    """Run an agent in a thread that gets no context: it does not know of which step it is a part."""
+    with ThreadPoolExecutor() as pool:
+        return pool.submit(lambda: asyncio.run(asked.run("help")).output).result()
+
+
+async def in_the_loops_executor(asked: Agent[None, str]) -> str:
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(None, lambda: asyncio.run(asked.run("help")).output)
+
+
+@pytest.mark.parametrize("run_inner", [in_a_pool, in_the_loops_executor])
+def test_an_agent_in_a_thread_without_context_is_held_to_the_tool_that_is_running(
+    run_inner: Any,
+) -> None:
+    done: list[str] = []
+    model = Scripted(calls(called("ask", "a")), says("ok"))
+    agent: Agent[None, str] = Agent(model.model, name="a")
+    asked = helper(done, None)
+
+    @agent.tool_plain
+    @effect(READ)
+    async def ask() -> str:
+        answer = run_inner(asked)
+        return await answer if asyncio.iscoroutine(answer) else str(answer)
+
+    register_agent("a", agent)
+    run = execute(accept("a"))
+    assert (run.status, done) == (RunStatus.FAILED, [])
+    assert "the tool 'ask' is read_only" in run.error_message
+
+
+def test_what_an_agent_in_a_thread_without_context_wrote_is_known_of_its_tool() -> None:
+    done: list[str] = []
+    inner = refusing(done, then="charged")
+    model = Scripted(calls(called("ask", "a")), calls(called("ask", "b")), says("ok"))
+    agent: Agent[None, str] = Agent(model.model, name="a")
+
+    @agent.tool_plain
+    @effect(WRITE)
+    def ask() -> str:
+        in_a_pool(inner)
+        raise EffectNotApplied("nothing")
+
+    register_agent("a", agent)
+    assert fenced(execute(accept("a"))).name == "ask"
+    assert (done, len(model.asked)) == (["charge"], 1)
+
+
+def test_an_agent_in_a_task_of_the_deps_factory_may_not_write() -> None:
+    done: list[str] = []
+    asked = helper(done, None)
+    model = Scripted(calls(called("ask", "a")), says("ok"))
+    agent: Agent[Any, str] = Agent(model.model, name="a", deps_type=object)
+
+    @agent.tool
+    @effect(READ)
+    async def ask(ctx: RunContext[Any]) -> str:
+        answer = asyncio.get_running_loop().create_future()
+        await ctx.deps.put(answer)
+        return str(await answer)
+
+    @asynccontextmanager
+    async def deps(info: Any) -> AsyncIterator[Any]:
+        questions: asyncio.Queue[Any] = asyncio.Queue()
+
+        async def answer_them() -> None:
+            while True:
+                answer = await questions.get()
+                try:
+                    answer.set_result((await asked.run("help")).output)
+                except Exception as error:
+                    answer.set_exception(error)
+
+        answering = asyncio.create_task(answer_them())
+        yield questions
+        answering.cancel()
+
+    register_agent("a", agent, deps=deps)
+    run = execute(accept("a"))
+    assert (run.status, done) == (RunStatus.FAILED, [])
+    assert "outside every step" in run.error_message
+
+
+def test_an_agent_in_a_thread_is_left_alone_when_no_durable_run_is_there() -> None:
+    done: list[str] = []
+    asked = helper(done, None)
+    assert in_a_pool(asked) == "helped"
     assert done == ["act"]
