@@ -22,18 +22,19 @@ logger = logging.getLogger(__name__)
 
 
 def take_due(limit: int) -> list[UUID]:
-    """Runs dead-lettered inside a write whose destination can be asked, and is to be asked now."""
+    """Runs interrupted in a write whose destination is to be asked now; they are marked as woken.
+
+    As runs that are due, they are woken again after a pause that doubles, should nobody have come.
+    """
     verifiable = Q()
     for agent in registry.agents():
         if agent.verifiers:
             verifiable |= Q(agent=agent.name, pending_step__name__in=sorted(agent.verifiers))
     if not verifiable:
         return []
-    in_doubt = AgentRun.objects.unresolved().filter(
-        verifiable,
-        pending_step__in=Step.objects.due_for_asking(),
-    )
-    return list(in_doubt.order_by("finished_at").values_list("uuid", flat=True)[:limit])
+    verifiable &= Q(pending_step__in=Step.objects.due_for_asking())
+    taken: list[UUID] = AgentRun.objects.take_unasked(verifiable, limit)
+    return taken
 
 
 def verify(uuid: UUID) -> Testimony | None:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from django.db import IntegrityError, models, transaction
 from django.db.models import BooleanField, ExpressionWrapper, F, Q
-from django.db.models.functions import Now
+from django.db.models.functions import Coalesce, Now
 
 from ..conf import conf
 from ..enums import FAILURES, TERMINAL, WAITING, EventKind, RunMode, RunStatus, TerminationReason
@@ -98,16 +98,18 @@ class AgentRunQuerySet(SlotQuerySet):
 
     def unwoken(self) -> AgentRunQuerySet:
         """Due runs that nobody took since they were last woken; the pause doubles each time."""
-        since_due = F("woken_at") - F("available_at")
-        patient = Q(woken_at__lte=from_now(-conf.WAKE_AGAIN_SECONDS)) & (
-            Q(woken_at__lte=Now() - since_due)
-            | Q(woken_at__lte=from_now(-conf.WAKE_AGAIN_MAX_SECONDS))
-        )
-        return self.due().filter(Q(woken_at__isnull=True) | patient)
+        return self.due().filter(Q(woken_at__isnull=True) | long_woken(F("available_at")))
 
     def untaken(self) -> AgentRunQuerySet:
         """Runs that have been due for UNTAKEN_SECONDS: nobody serves them, or has time for them."""
         return self.queued().filter(available_at__lte=from_now(-conf.UNTAKEN_SECONDS))
+
+    def unasked(self) -> AgentRunQuerySet:
+        """Runs in doubt for whose destination no worker was woken since it may be asked."""
+        ask_from = Coalesce("pending_step__ask_after", "finished_at")
+        not_since = Q(woken_at__isnull=True) | Q(woken_at__lt=F("ask_from"))
+        unresolved: AgentRunQuerySet = self.unresolved().annotate(ask_from=ask_from)
+        return unresolved.filter(not_since | long_woken(F("ask_from")))
 
     def running(self) -> AgentRunQuerySet:
         return self.filter(status=RunStatus.RUNNING)
@@ -377,16 +379,32 @@ class AgentRunQuerySet(SlotQuerySet):
             return []
         return self._take(self.due().in_line().filter(agent=agent), free, woken_at=Now())
 
-    def _take(self, runs: AgentRunQuerySet, limit: int, **columns: Any) -> list[UUID]:
+    def take_unasked(self, verifiable: Q, limit: int) -> list[UUID]:
+        """Mark up to `limit` of these runs in doubt as woken now, and return their uuids."""
+        return self._take(
+            self.unasked().filter(verifiable), limit, order="finished_at", woken_at=Now()
+        )
+
+    def _take(
+        self, runs: AgentRunQuerySet, limit: int, *, order: str = "available_at", **columns: Any
+    ) -> list[UUID]:
         """Write these columns to the first of these runs that nobody else holds."""
         with transaction.atomic(using=self.db):
             # Others who take at this moment hold the first ones: there are more than the limit.
-            first = runs.order_by("available_at").values_list("pk", flat=True)[: limit + BEHIND]
-            free = lock(runs.filter(pk__in=list(first)).order_by("available_at"), skip_locked=True)
+            first = runs.order_by(order).values_list("pk", flat=True)[: limit + BEHIND]
+            free = lock(runs.filter(pk__in=list(first)).order_by(order), skip_locked=True)
             found = dict(free.values_list("pk", "uuid")[:limit])
             columns = {"waits_for_slot": False, **columns}
             self.filter(pk__in=list(found)).write_guarded(**columns)
         return list(found.values())
+
+
+def long_woken(due: F) -> Q:
+    """Whether a run that was woken for what is due since then may be woken again: later each time."""
+    return Q(woken_at__lte=from_now(-conf.WAKE_AGAIN_SECONDS)) & (
+        Q(woken_at__lte=Now() - (F("woken_at") - due))
+        | Q(woken_at__lte=from_now(-conf.WAKE_AGAIN_MAX_SECONDS))
+    )
 
 
 def digest_of(payload: Payload | None) -> str:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from django.db.models.functions import Now
 
 from agentruns import registry
 from agentruns.enums import EventKind, Resolution, RunStatus
@@ -60,7 +61,7 @@ def in_doubt(destination: Destination) -> Iterator[AgentRun]:
 
 
 def ask_again_now(run: AgentRun) -> None:
-    run.journal().update(ask_after=None)
+    run.journal().update(ask_after=Now())
 
 
 def test_a_write_that_landed_is_recorded_and_the_run_goes_on_without_a_person() -> None:
@@ -208,11 +209,16 @@ def test_a_verdict_of_a_person_meanwhile_is_not_overruled() -> None:
     assert step_of(run, "send").state == "uncertain"
 
 
-def test_the_sweep_puts_a_write_in_doubt_before_a_worker() -> None:
+def test_the_sweep_puts_a_write_in_doubt_before_a_worker_and_again_after_a_pause(
+    settings: Any,
+) -> None:
     destination = Destination()
-    with in_doubt(destination) as run:
+    with in_doubt(destination):
         assert sweep().asked == 1
-        assert run.uuid in take_due(10)
+        assert sweep().asked == 0, "nobody has come yet, and may have much to do"
+        no_pause = {"WAKE_AGAIN_SECONDS": 0, "WAKE_AGAIN_MAX_SECONDS": 0}
+        settings.AGENTRUNS = {**settings.AGENTRUNS, **no_pause}
+        assert sweep().asked == 1
 
 
 def test_a_step_without_a_verifier_is_asked_about_nowhere() -> None:
