@@ -24,9 +24,10 @@ ABOVE_ZERO = frozenset(
         "MAX_STEP_SECONDS",
         "WAKE_AGAIN_SECONDS",
         "WAKE_AGAIN_MAX_SECONDS",
-        "MAX_PAYLOAD_BYTES",
     }
 )
+# What the history's own lines need: without, no transition could be written.
+LEAST_PAYLOAD_BYTES = 10_000
 # A delay that is doubled, and its maximum.
 DOUBLED = (
     ("RETRY_BACKOFF_SECONDS", "RETRY_BACKOFF_MAX_SECONDS"),
@@ -69,7 +70,7 @@ def wrong_values() -> Iterator[CheckMessage]:
     for name in Conf.names():
         value, default = getattr(conf, name), getattr(Conf, name).default
         if not fits(value, default):
-            said = "something" if name == "ENCRYPTION_KEYS" else repr(value)
+            said = "a value not shown here" if name == "ENCRYPTION_KEYS" else repr(value)
             yield error(
                 "E002",
                 f"AGENTRUNS[{name!r}] is {said}, which is of the wrong type.",
@@ -78,6 +79,9 @@ def wrong_values() -> Iterator[CheckMessage]:
         elif is_number(value) and (value < 0 or (value == 0 and name in ABOVE_ZERO)):
             least = "above zero" if name in ABOVE_ZERO else "zero or above"
             yield error("E003", f"AGENTRUNS[{name!r}] is {value!r}.", f"It must be {least}.")
+        elif name == "MAX_PAYLOAD_BYTES" and value < LEAST_PAYLOAD_BYTES:
+            hint = f"It must be at least {LEAST_PAYLOAD_BYTES}, which the history's own lines need."
+            yield error("E003", f"AGENTRUNS[{name!r}] is {value!r}.", hint)
 
 
 def is_number(value: object) -> bool:
@@ -167,6 +171,15 @@ def check_database_settings(**_: Any) -> list[CheckMessage]:
         ]
     entry = settings.DATABASES[conf.DATABASE]
     found = list(sqlite_options(entry)) if entry["ENGINE"].endswith("sqlite3") else []
+    if entry.get("AUTOCOMMIT") is False:
+        found.append(
+            error(
+                "E016",
+                f"AUTOCOMMIT is off for {conf.DATABASE!r}: what is written outside atomic() is never "
+                "committed, and no run can be executed.",
+                "Leave it on, which is the default.",
+            )
+        )
     if entry.get("ATOMIC_REQUESTS"):
         found.append(
             warning(

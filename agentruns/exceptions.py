@@ -89,6 +89,16 @@ class NoFreeSlot(AgentRunError):
         )
 
 
+class SlotsHeld(AgentRunError):
+    """Another claim of a limited agent holds its slots for long: its worker may have been paused."""
+
+    def __init__(self, agent: str) -> None:
+        super().__init__(agent)
+
+    def __str__(self) -> str:
+        return f"another claim of agent {self.args[0]!r} has not ended"
+
+
 class JournalMismatch(AgentRunError):
     """The journal does not fit the code that replays it; the message names the step."""
 

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import models, transaction
-from django.db.models import Q
+from django.db.models import Q, Value
+from django.db.models.functions import Coalesce, Length
 
 from .conf import conf
 from .encryption import is_current
@@ -13,6 +14,9 @@ from .exceptions import PayloadUnreadable
 from .fields import FORMAT, Payload, PayloadField
 from .guard import lock
 from .models import AgentRun, Event, Step
+
+# Rows are held no longer than it takes to write so many characters anew: a heartbeat may wait for them.
+CHARACTERS_AT_ONCE = 2_000_000
 
 TABLES: tuple[type[models.Model], ...] = (AgentRun, Step, Event)
 
@@ -39,8 +43,8 @@ def reencrypt(
     """Write every payload anew that the first of ENCRYPTION_KEYS has not encrypted.
 
     Without keys, nothing is written but what is encrypted is reported as unreadable. A batch is a
-    transaction, which passes by rows that somebody else holds: they are counted, and another call
-    takes them. If the process dies here, another call begins again and finds less to write.
+    transaction (several, where its payloads are big), which passes by rows that somebody else holds:
+    they are counted, and another call takes them. If the process dies here, another call begins again and finds less to write.
     `progress` is told the table, the last primary key and the report after each batch.
     """
     report = ReencryptionReport()
@@ -48,8 +52,9 @@ def reencrypt(
         after = 0
         while pks := _next(table, after, batch_size):
             after = pks[-1]
-            with transaction.atomic(using=conf.DATABASE):
-                _rewrite(table, pks, report, dry_run)
+            for some in _in_parts(table, pks):
+                with transaction.atomic(using=conf.DATABASE):
+                    _rewrite(table, some, report, dry_run)
             progress(table._meta.model_name or "", after, report)
     return report
 
@@ -64,6 +69,24 @@ def _next(table: type[models.Model], after: int, size: int) -> list[int]:
         some |= Q(**{f"{name}__isnull": False})
     rows = table._base_manager.filter(some, pk__gt=after).order_by("pk")
     return list(rows.values_list("pk", flat=True)[:size])
+
+
+def _in_parts(table: type[models.Model], pks: list[int]) -> Iterator[list[int]]:
+    """Divide a batch by the size of what its rows hold; one row is never divided."""
+    size: Any = Value(0)
+    for name in _columns(table):
+        size = size + Coalesce(Length(name), 0)
+    rows = table._base_manager.filter(pk__in=pks).order_by("pk")
+    part: list[int] = []
+    held = 0
+    for pk, characters in rows.annotate(size=size).values_list("pk", "size"):
+        if part and held + characters > CHARACTERS_AT_ONCE:
+            yield part
+            part, held = [], 0
+        part.append(pk)
+        held += characters
+    if part:
+        yield part
 
 
 def _rewrite(

@@ -31,7 +31,9 @@ class PurgeReport:
     dry_run: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """As data; a dry run counts no steps and no events, which would be to read them all."""
+        uncounted = {"steps": None, "events": None} if self.dry_run else {}
+        return {**asdict(self), **uncounted}
 
 
 def purge(

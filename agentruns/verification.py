@@ -146,7 +146,7 @@ def _give_verdict(
             by=f"verify:{step.name}"[:200],
             reason=f"the destination said: {answer.testimony.label}",
             digest=row.resolution_digest(),
-            result=answer.result,
+            result=answer.result if verdict is Resolution.HAPPENED else None,
             # A final destination carries out the former request no more, whoever still acts.
             worker_may_act_confirmed=verifier.is_final,
             by_destination=True,

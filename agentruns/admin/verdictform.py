@@ -61,12 +61,17 @@ class ResolveForm(BoundForm):
     def clean(self) -> dict[str, Any]:
         given = super().clean() or {}
         verdict = given.get("verdict")
-        if verdict == Resolution.HAPPENED and not self.data.get("result", "").strip():
+        said = bool(self.data.get("result", "").strip())
+        if verdict == Resolution.HAPPENED and not said:
             self.add_error("result", _("'It happened' needs the result that it returned."))
+        if verdict and verdict != Resolution.HAPPENED and said:
+            self.add_error(
+                "result", _("Only what happened has a result. Empty this, or choose it.")
+            )
         asked = "worker_may_act" in self.fields and not given.get("worker_may_act")
         if verdict == Resolution.DID_NOT_HAPPEN and asked:
-            said = _(
+            error = _(
                 "Confirm this, or wait until %(at)s, when the former worker counts as gone."
             ) % {"at": moment(self.may_act_until)}
-            self.add_error("worker_may_act", said)
+            self.add_error("worker_may_act", error)
         return given

@@ -25,21 +25,37 @@ def positive_int(text: str) -> int:
     return number
 
 
+SECONDS_OF_A_CENTURY = 100 * 366 * 86_400
+
+
 def positive_seconds(text: str) -> float:
-    seconds = not_negative_seconds(text)
-    if seconds == 0:
-        raise ArgumentTypeError(f"{text} is not above zero")
-    return seconds
+    return _above_zero(text, _number(text, "seconds", SECONDS_OF_A_CENTURY))
+
+
+def positive_days(text: str) -> float:
+    return _above_zero(text, _number(text, "days", SECONDS_OF_A_CENTURY / 86_400))
 
 
 def not_negative_seconds(text: str) -> float:
+    return _number(text, "seconds", SECONDS_OF_A_CENTURY)
+
+
+def _number(text: str, unit: str, most: float) -> float:
     try:
-        seconds = float(text)
+        number = float(text)
     except ValueError:
-        raise ArgumentTypeError(f"{text!r} is not a number of seconds") from None
-    if not math.isfinite(seconds) or seconds < 0:
-        raise ArgumentTypeError(f"{text} is not a number of seconds, zero or above")
-    return seconds
+        raise ArgumentTypeError(f"{text!r} is not a number of {unit}") from None
+    if not math.isfinite(number) or number < 0:
+        raise ArgumentTypeError(f"{text} is not a number of {unit}, zero or above")
+    if number > most:
+        raise ArgumentTypeError(f"{text} {unit} are more than a hundred years")
+    return number
+
+
+def _above_zero(text: str, number: float) -> float:
+    if number == 0:
+        raise ArgumentTypeError(f"{text} is not above zero")
+    return number
 
 
 # How a shell is given JSON: its quotes are not those of a text in JSON.

@@ -28,6 +28,9 @@ class RunsCommand(BaseCommand):
     An error is one line on standard error; of JSON with `--json`.
     """
 
+    # Instead of both, for a monitoring system that has a code of its own for it.
+    failure_code: int | None = None
+
     own_errors = False
     json_errors = False
     was_parsed = False
@@ -62,16 +65,17 @@ class RunsCommand(BaseCommand):
             super().run_from_argv([*argv[:2], "--traceback", *argv[2:]])
         except (CommandError, Error) as error:
             kind, message = self._kind_and_message(error)
-            code = USAGE if kind == UsageError.__name__ else getattr(error, "returncode", REFUSED)
+            usage = kind == UsageError.__name__
+            code = USAGE if usage else getattr(error, "returncode", REFUSED)
             if self.json_errors:
                 said = json_line({"error": {"type": kind, "message": message}})
             elif isinstance(error, SystemCheckError):
                 said = message
             else:
-                see = f"; see {Path(argv[0]).name} {argv[1]} --help" if code == USAGE else ""
+                see = f"; see {Path(argv[0]).name} {argv[1]} --help" if usage else ""
                 said = line(f"{_shown_kind(error, kind)}: {message}{see}")
             self.stderr.write(said, lambda text: text)
-            sys.exit(code)
+            sys.exit(code if self.failure_code is None else self.failure_code)
 
     def _kind_and_message(self, error: Exception) -> tuple[str, str]:
         if not self.was_parsed:

@@ -82,6 +82,7 @@ def listed_data(runs: Iterable[AgentRun]) -> list[Data]:
         run_data(run)
         | {
             "pending_tool": run.pending_tool or "",  # type: ignore[attr-defined]
+            "served_here": registry.served().get(run.agent),
             "slots": once(run.agent) if run.waits_for_slot else None,
         }
         for run in runs
@@ -176,8 +177,14 @@ def runs_text(runs: list[Data]) -> str:
 
 
 def listed_cell(run: Data, name: str) -> object:
-    in_line = name == "termination_reason" and run["waits_for_slot"]
-    return _waits(run) if in_line else run[name]
+    if name == "agent":
+        return f"{run['agent']} {run['agent_version']}".strip()
+    if name != "termination_reason":
+        return run[name]
+    if run["waits_for_slot"]:
+        return _waits(run)
+    elsewhere = run["status"] == RunStatus.QUEUED and run["served_here"] != run["agent_version"]
+    return "not served by this code" if elsewhere else run[name]
 
 
 def _waits(run: Data) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from django.db import IntegrityError, models, transaction
@@ -8,7 +9,7 @@ from django.db.models.functions import Coalesce, Now
 
 from ..conf import conf
 from ..enums import FAILURES, TERMINAL, WAITING, EventKind, RunMode, RunStatus, TerminationReason
-from ..exceptions import GuardedColumns, IdempotencyConflict, RunNotFound
+from ..exceptions import GuardedColumns, IdempotencyConflict, RunNotFound, SlotsHeld
 from ..fields import Payload, label
 from ..guard import Claim, from_now, lock, new_lease
 from ..telemetry import trace_context
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from .run import AgentRun
+
+logger = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=models.Model)
 
@@ -344,7 +347,13 @@ class AgentRunQuerySet(SlotQuerySet):
                 run.decline(owner, served.get(run.agent))
                 return None, None
             most = limits.get(run.agent)
-            if most is not None and not self.hold_free_slot(run.agent, most):
+            try:
+                free = most is None or self.hold_free_slot(run.agent, most)
+            except SlotsHeld as held:
+                logger.warning("run %s is put in line: %s", run.uuid, held)
+                run.wait_for_slot()
+                return None, None
+            if not free:
                 run.wait_for_slot()
                 return run, None
             claim = run.take(owner)
@@ -367,8 +376,13 @@ class AgentRunQuerySet(SlotQuerySet):
         return runs
 
     def put_in_line(self, limited: Collection[str], limit: int) -> int:
-        """Put up to `limit` due runs of these agents in line that nobody took. Returns how many."""
-        missed = self.unwoken().filter(agent__in=limited, waits_for_slot=False)
+        """Put up to `limit` due runs of these agents in line that nobody took. Returns how many.
+
+        After WAKE_AGAIN_SECONDS, however long they have been due: most of that time they were in line,
+        and no wake-up was sent. There are no more wake-ups than free slots.
+        """
+        not_taken = Q(woken_at__isnull=True) | Q(woken_at__lte=from_now(-conf.WAKE_AGAIN_SECONDS))
+        missed = self.due().filter(not_taken, agent__in=limited, waits_for_slot=False)
         return len(self._take(missed, limit, waits_for_slot=True))
 
     def take_in_line(self, agent: str, most: int, limit: int | None = None) -> list[UUID]:

@@ -151,7 +151,7 @@ class ResolutionTransitions(PersonTransitions):
         Raises:
             ValueError: `verdict` is none.
             TransitionRefused: nobody or no reason is named, the user has no permission, the state has moved on, there is no
-                interrupted write, a result is missing, 'it did not happen' while the former worker
+                interrupted write, a result is missing or is one too many, 'it did not happen' while the former worker
                 may still act, a destination's verdict on a run whose retries are spent, or the
                 person may not be the second one.
         """
@@ -223,6 +223,10 @@ class ResolutionTransitions(PersonTransitions):
         worker_may_act_confirmed: bool,
     ) -> None:
         """Refuse what can't be done, also where it is only proposed."""
+        if verdict is not Resolution.HAPPENED and result is not None:
+            raise TransitionRefused(
+                "a result says that the write happened, and the verdict does not"
+            )
         if verdict is Resolution.LEFT:
             return
         self._refuse_without_request()

@@ -2,15 +2,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from django.db import models
+from django.db import OperationalError, connections, models, transaction
 
 from ..enums import RunStatus
+from ..exceptions import SlotsHeld
 from ..guard import lock
 
 if TYPE_CHECKING:
     from .run import AgentRun  # noqa: F401 (named in a string)
 
 S = TypeVar("S", bound="SlotQuerySet")
+
+# How long a claim waits for another one of its agent, whose worker may have been paused in it.
+LOCK_SECONDS = 5
 
 
 class SlotQuerySet(models.QuerySet["AgentRun"]):
@@ -39,13 +43,32 @@ class SlotQuerySet(models.QuerySet["AgentRun"]):
 
 
 def lock_slots(agent: str) -> None:
-    """Have the claims of this agent's runs come one after the other, until the transaction's end."""
+    """Have the claims of this agent's runs come one after the other, until the transaction's end.
+
+    Raises:
+        SlotsHeld: another claim has held them for LOCK_SECONDS (on MariaDB, for
+            `innodb_lock_wait_timeout`); the transaction goes on.
+    """
     from .limit import AgentLimit
 
     row = lock(AgentLimit.objects.filter(agent=agent))
-    if not row:
-        make_slots(agent)
-        row.get(agent=agent)
+    try:
+        with transaction.atomic(using=row.db):
+            _wait_no_longer(row.db)
+            if not row:
+                make_slots(agent)
+                row.get(agent=agent)
+    except OperationalError as error:
+        if transaction.get_rollback(using=row.db):
+            raise
+        raise SlotsHeld(agent) from error
+
+
+def _wait_no_longer(alias: str) -> None:
+    connection = connections[alias]
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
 
 
 def make_slots(agent: str) -> None:

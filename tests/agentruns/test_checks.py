@@ -167,6 +167,15 @@ def test_E015_django_q_is_to_wake_the_runs_and_is_not_installed() -> None:
     assert "Add 'django_q' to INSTALLED_APPS" in str(message.hint)
 
 
+def test_E003_payloads_that_could_not_hold_a_line_of_the_history() -> None:
+    assert ids_with(MAX_PAYLOAD_BYTES=40) == ["E003"]
+    assert ids_with(MAX_PAYLOAD_BYTES=10_000) == []
+
+
+def test_E016_a_database_that_commits_nothing_by_itself() -> None:
+    assert ids_on({**SQLITE, "AUTOCOMMIT": False}) == ["E016"]
+
+
 def test_E007_an_alias_that_is_no_database() -> None:
     assert ids_with(DATABASE="nowhere") == ["E007"]
 

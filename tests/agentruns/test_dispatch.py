@@ -9,9 +9,11 @@ from django.test.utils import CaptureQueriesContext
 from django_q.models import OrmQ
 
 from agentruns.api import enqueue
-from agentruns.dispatch import dispatcher, wake_after_commit, wake_all
+from agentruns.dispatch import dispatcher, immediate, wake_after_commit, wake_all
 from agentruns.dispatch.django_q import DjangoQDispatcher
 from agentruns.dispatch.immediate import ImmediateDispatcher
+from agentruns.models import AgentRun
+from agentruns.segment import Segment
 from tests.factories import registered, reread_by_uuid
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -98,3 +100,22 @@ def test_many_wake_ups_that_could_not_be_sent_together_count_as_not_sent(setting
     calls.clear()
     assert wake_all([uuid4(), uuid4()]) == 0
     assert wake_all([uuid4()]) == 1
+
+
+def test_the_immediate_dispatcher_goes_no_deeper_for_runs_that_each_wake_another(
+    settings: Any,
+) -> None:
+    settings.AGENTRUNS = {**settings.AGENTRUNS, "DISPATCHER": IMMEDIATE}
+    depths: list[int] = []
+
+    def countdown(segment: Segment) -> int:
+        depths.append(immediate._here.depth)
+        if segment.request:
+            enqueue(segment.run.agent, segment.request - 1)
+        return int(segment.request)
+
+    with registered(countdown) as agent:
+        enqueue(agent, 30)
+    assert len(depths) == 31
+    assert max(depths) == immediate.DEEPEST
+    assert set(AgentRun.objects.values_list("status", flat=True)) == {"completed"}

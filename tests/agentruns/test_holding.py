@@ -21,6 +21,7 @@ from tests.factories import (
     step_of,
     with_status,
 )
+from tests.harness.database import end_own_connection
 
 __all__ = ["command"]
 
@@ -121,3 +122,24 @@ def test_the_command_holds(command: Commands) -> None:
     text = command("hold_agent_runs", "--yes", "--by", "ada", "--reason", "restored").text
     assert text.splitlines() == ["held: 1", "  not_retryable: 1"]
     assert reread(run).error_class == "Held"
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("dies_at", [0, 2, 4])
+def test_a_connection_that_dies_in_a_batch_is_no_reason_to_say_what_did_not_happen(
+    monkeypatch: pytest.MonkeyPatch, dies_at: int
+) -> None:
+    runs = [queued() for _ in range(5)]
+    hold, held = AgentRun.hold, list[int]()
+
+    def dies_once(run: AgentRun, **options: str) -> TerminationReason:
+        held.append(run.pk)
+        if held == [one.pk for one in runs[: dies_at + 1]]:
+            end_own_connection()
+        return hold(run, **options)
+
+    monkeypatch.setattr(AgentRun, "hold", dies_once)
+    report = hold_unfinished(by="ada", reason="restored", batch_size=5)
+    assert (report.reasons.total(), report.errors) == (5, [])
+    assert {reread(run).status for run in runs} == {RunStatus.FAILED}
+    assert {history(run).count("dead_lettered") for run in runs} == {1}

@@ -417,3 +417,19 @@ def test_the_admin_says_why_a_run_waits(agent: str, admin_client: Client) -> Non
         assert "of 2 running" not in page
     finally:
         registry._agents[agent] = known
+
+
+def test_a_run_that_was_long_in_line_and_lost_its_wake_up_is_woken_soon(
+    agent: str, settings: Any
+) -> None:
+    """The pause grows with the wake-ups that were sent in vain, and in line none was sent."""
+    settings.AGENTRUNS = {**settings.AGENTRUNS, "WAKE_AGAIN_SECONDS": 60}
+    run = queued(agent)
+    AgentRun.objects.filter(pk=run.pk).write_guarded(
+        available_at=from_now(-36_000), woken_at=from_now(-30), waits_for_slot=False
+    )
+    sweep()
+    assert woken() == []
+    AgentRun.objects.filter(pk=run.pk).write_guarded(woken_at=from_now(-61))
+    sweep()
+    assert woken() == [run.uuid]

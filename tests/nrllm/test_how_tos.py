@@ -25,6 +25,7 @@ from agentruns.models import AgentRun
 from agentruns.tasks import execute as work
 from agentruns.testing.json_http import JsonServer, Reply, Request
 from nrllm import WriteInDoubt, registration
+from tests.agentruns.cases import failed
 from tests.factories import dead_lettered_write, queued
 from tests.harness.environment import subprocess_environment
 from tests.markdown import Page
@@ -189,7 +190,7 @@ def ask(view: Any, user: User, run: AgentRun, **posted: str) -> tuple[int, Any]:
     request = requests.post("/", posted) if posted else requests.get("/")
     request.user = user
     response = view(request, uuid=str(run.uuid))
-    return response.status_code, json.loads(response.content)
+    return response.status_code, json.loads(response.content or "null")
 
 
 def test_a_person_answers_and_approves_on_pages_of_the_application(ann: User) -> None:
@@ -202,6 +203,9 @@ def test_a_person_answers_and_approves_on_pages_of_the_application(ann: User) ->
     _, shown = ask(views.questions, ann, run)
     (question,) = shown["questions"]
     about = {"step": question["step"], "digest": question["digest"]}
+    assert ask(views.answer, ann, run) == (405, None)
+    status, refusal = ask(views.answer, ann, run, **about, number="many")
+    assert (status, list(refusal["errors"])) == (400, ["number"])
     assert ask(views.answer, ann, run, **about, number="1000") == (200, {})
     run = execute(run)
     assert run.status == RunStatus.WAITING_FOR_APPROVAL, run.error_message
@@ -267,11 +271,16 @@ def test_a_run_of_the_old_version_waits_until_it_is_moved() -> None:
 
 def test_what_is_to_be_done_at_three_in_the_morning() -> None:
     run, _step = dead_lettered_write(agent="one_write")
-    other = queued()
+    other, gone = queued(), failed()
     digest = AgentRun.objects.get(pk=run.pk).resolution_digest()
     printed = shell(
-        commands("at-three-in-the-morning"), run=str(run.uuid), other=str(other.uuid), digest=digest
+        commands("at-three-in-the-morning"),
+        run=str(run.uuid),
+        other=str(other.uuid),
+        failed=str(gone.uuid),
+        digest=digest,
     )
     assert digest in printed
     assert AgentRun.objects.get(pk=run.pk).status == RunStatus.QUEUED
     assert AgentRun.objects.get(pk=other.pk).status == RunStatus.CANCELLED
+    assert AgentRun.objects.get(pk=gone.pk).status == RunStatus.QUEUED

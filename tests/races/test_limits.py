@@ -13,7 +13,7 @@ from agentruns import api, hotrun, registry
 from agentruns.enums import RunStatus
 from agentruns.exceptions import NoFreeSlot
 from agentruns.fields import Payload
-from agentruns.models import AgentRun
+from agentruns.models import AgentRun, slots
 from agentruns.segment import Segment
 from agentruns.tasks import execute
 from tests.factories import OWNER, claim, queued, registered, reread
@@ -155,3 +155,18 @@ def test_a_connection_that_died_while_the_worker_was_busy_keeps_nobody_in_line()
         assert reread(run).status == RunStatus.COMPLETED
         assert not reread(behind).waits_for_slot
         assert reread(behind).woken_at is not None
+
+
+@pytest.mark.postgres
+def test_a_claim_that_another_one_holds_up_for_long_puts_its_run_in_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its worker was paused in it, say: those of this agent wait no longer, and so hold up no worker."""
+    monkeypatch.setattr(slots, "LOCK_SECONDS", 1)
+    slots.make_slots("agent")
+    run = queued()
+    with holding(lambda: hold_slots("agent")):
+        assert not claimed(run)
+        row = reread(run)
+        assert (row.status, row.waits_for_slot) == (RunStatus.QUEUED, True)
+    assert claimed(run)

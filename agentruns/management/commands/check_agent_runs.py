@@ -4,6 +4,7 @@ import sys
 from datetime import timedelta
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandParser
 from django.db import Error
 
@@ -35,11 +36,15 @@ def option(name: str) -> str:
 class Command(RunsCommand):
     help = (
         "Say whether something waits for too long, for a monitoring system. Exits with 0 if nothing "
-        "does, 1 for a warning, 2 for what is critical, 3 if the database could not be asked. "
+        "does, 1 for a warning, 2 for what is critical, 3 if it could not find out. "
         "Lengths of time: 90, 90s, 15m, 1h, 2d. Without any limit it judges by defaults: "
         + ", ".join(f"{option(name)} {limit}" for name, limit in DEFAULT_LIMITS.items())
         + "; with one, by those that are given."
     )
+
+    failure_code = UNKNOWN
+    # What is wrong with the settings is said by other commands; this one says how the runs are.
+    requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
         for name, kind in KINDS.items():
@@ -54,8 +59,9 @@ class Command(RunsCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             data = health(figures(), limits(options))
-        except Error as error:
-            data = {"state": UNKNOWN, "error": f"{type(error).__name__}: {error}", "figures": []}
+        except (Error, ImproperlyConfigured) as error:
+            said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            data = {"state": UNKNOWN, "error": said, "figures": []}
         emit(self, options["json"], data | {"state": STATES[data["state"]]}, health_text)
         sys.exit(data["state"])
 

@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from ...retention import PurgeReport, purge
-from ..arguments import positive_int, positive_seconds
+from ..arguments import positive_days, positive_int
 from ..command import RunsCommand
 from ..rendering import Data, emit
 from ..usage import UsageError
@@ -15,7 +15,7 @@ from ..usage import UsageError
 class Command(RunsCommand):
     help = (
         "Delete old runs with their steps and events, in batches. Never a run that is running, nor one "
-        "whose interrupted write nobody has resolved."
+        "whose fence stands without a verdict."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -39,7 +39,7 @@ def add_windows(parser: CommandParser) -> None:
         ("--settled-days", "delete what settled longer ago"),
         ("--unfinished-days", "delete what was accepted longer ago and is still queued or waiting"),
     ):
-        parser.add_argument(name, type=positive_seconds, metavar="DAYS", help=what)
+        parser.add_argument(name, type=positive_days, metavar="DAYS", help=what)
 
 
 def windows(options: dict[str, Any]) -> dict[str, Any]:
@@ -56,5 +56,6 @@ def windows(options: dict[str, Any]) -> dict[str, Any]:
 
 def report_text(report: Data) -> str:
     would = "would have been deleted" if report["dry_run"] else "deleted"
-    counts = ", ".join(f"{name} {report[name]}" for name in report if name != "dry_run")
+    counted = [name for name in report if name != "dry_run" and report[name] is not None]
+    counts = ", ".join(f"{name} {report[name]}" for name in counted)
     return f"{would}: {counts}"

@@ -73,8 +73,11 @@ def refuse_wrong_usage(options: Data) -> None:
     if options["verdict"] is None:
         return
     refuse_without(options, ("by", "reason", "digest"), what="a verdict")
-    if VERDICTS[options["verdict"]] is Resolution.HAPPENED and options["result"] is None:
+    happened = VERDICTS[options["verdict"]] is Resolution.HAPPENED
+    if happened and options["result"] is None:
         raise UsageError("'happened' needs --result: what the step returned, as JSON")
+    if not happened and options["result"] is not None:
+        raise UsageError(f"--result is for 'happened', and the verdict is {options['verdict']!r}")
 
 
 def outcome_text(data: Data) -> str:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -33,7 +33,8 @@ class Command(RunsCommand):
             for entry in catalog(durable)
         ]
         data = [as_data(entry) for entry in entries]
-        text = table(map(as_row, entries)) or nothing_to_list(known.keys(), plain)
+        listed = [name for name in known if not wanted or name in wanted]
+        text = "\n".join(as_text(entries, listed, [] if wanted else plain))
         emit(self, options["json"], data, lambda _data: text)
 
 
@@ -45,11 +46,18 @@ def refuse_unknown(names: Collection[str], plain: Collection[str]) -> None:
         raise CommandError(f"{PLAIN}: {', '.join(functions)}")
 
 
-def nothing_to_list(agents: Collection[str], plain: Collection[str]) -> str:
-    if agents:
-        return "The registered agents have no tools."
-    said = f" {PLAIN.capitalize()}: {', '.join(plain)}." if plain else ""
-    return line(f"No Pydantic AI agent is registered in this process.{said}")
+def as_text(
+    entries: Collection[CatalogEntry], listed: Collection[str], plain: Collection[str]
+) -> Iterator[str]:
+    """A table, and every agent of which it has nothing."""
+    if entries:
+        yield table(map(as_row, entries))
+    if bare := [name for name in listed if name not in {entry.agent for entry in entries}]:
+        yield line(f"Without tools: {', '.join(bare)}.")
+    if not listed:
+        yield "No Pydantic AI agent is registered in this process."
+    if plain:
+        yield line(f"{PLAIN.capitalize()}: {', '.join(plain)}.")
 
 
 def as_row(entry: CatalogEntry) -> list[str]:

@@ -97,6 +97,7 @@ def calls(name: str) -> list[list[str]]:
         "purge_agent_runs": lambda: [["--settled-days", "1"]],
         "reap_stale_agent_runs": lambda: [["--dry-run"]],
         "reencrypt_agent_runs": lambda: [["--dry-run"]],
+        "retry_agent_run": lambda: [[str(failed().uuid), "--by", "ada"]],
         "resolve_agent_run": lambda: [[str(interrupted().uuid)], resolving(interrupted())],
         "show_agent_run": lambda: [[str(interrupted().uuid), "--payloads"]],
     }

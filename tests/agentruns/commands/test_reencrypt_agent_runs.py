@@ -168,3 +168,14 @@ def test_one_that_dies_is_begun_again(
             reencrypt(batch_size=1, progress=die)
         assert len([text for text in stored().values() if text.startswith("2:")]) == 2
         assert reencrypt(batch_size=1).written == 1
+
+
+@pytest.mark.usefixtures("transactional_db")
+def test_rows_are_held_for_no_longer_than_some_characters_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = [queued(request="x" * 10).pk for _ in range(3)]
+    big = queued(request="x" * 5_000).pk
+    monkeypatch.setattr(reencryption, "CHARACTERS_AT_ONCE", 1_000)
+    parts = list(reencryption._in_parts(AgentRun, [*small, big]))
+    assert parts == [small, [big]]

@@ -100,7 +100,8 @@ def test_a_run_that_nobody_reaped_says_what_to_do(command: Commands) -> None:
 def test_says_who_gave_a_verdict_and_when(command: Commands, verdict: Resolution) -> None:
     run = interrupted()
     digest = run.resolution_digest()
-    resolve(run.uuid, verdict, by="ada", reason="seen", digest=digest, result=7)
+    result: Any = {"result": 7} if verdict is Resolution.HAPPENED else {}
+    resolve(run.uuid, verdict, by="ada", reason="seen", digest=digest, **result)
     summary = command("show_agent_run", str(run.uuid)).text.partition("steps:")[0]
     assert "resolved_by: ada" in summary
     assert "resolved_at: 2" in summary

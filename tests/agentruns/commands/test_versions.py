@@ -4,7 +4,7 @@ from django_q.models import OrmQ
 
 from agentruns.guard import from_now
 from agentruns.models import AgentRun
-from tests.agentruns.cases import queued, running
+from tests.agentruns.cases import failed, interrupted, queued, running
 from tests.harness.runs import history, reread
 
 from .conftest import Commands
@@ -65,3 +65,23 @@ def test_shows_that_another_version_is_needed(command: Commands) -> None:
     assert "this process does not have this agent" in command("show_agent_run", str(run.uuid)).text
     assert "needs version" not in command("show_agent_run", str(fits.uuid)).text
     assert command("show_agent_run", str(run.uuid), "--json").json["served_here"] is None
+
+
+def test_a_list_says_of_a_queued_run_which_version_it_waits_for(command: Commands) -> None:
+    run = queued()
+    command("move_agent_run", str(run.uuid), "--to", "2", "--by", "ada")
+    said = command("list_agent_runs").text
+    assert "not served by this code" in said
+    assert f"{run.agent} 2" in said
+
+
+def test_tries_dead_lettered_runs_again_and_refuses_one_in_doubt(command: Commands) -> None:
+    run, doubtful = failed(), interrupted()
+    said = command(
+        "retry_agent_run", str(run.uuid), str(doubtful.uuid), "--by", "ada", "--reason", "repaired"
+    )
+    assert said.text.splitlines()[0] == f"{run.uuid}: queued again"
+    assert "refused: 1 of 2" in str(said.failure)
+    assert reread(run).status == "queued"
+    assert reread(doubtful).status == "failed"
+    assert "retried" in history(run)
