@@ -37,6 +37,13 @@ def take_due(limit: int) -> list[UUID]:
     return taken
 
 
+def is_to_be_asked(run: AgentRun, step: Step) -> bool:
+    """Whether the destination of this write in doubt has not been asked, and a worker will ask it."""
+    if run.resolution or step.testimony or registry.verifier(run.agent, step.name) is None:
+        return False
+    return step.asked_count < conf.VERIFY_ATTEMPTS
+
+
 def verify(uuid: UUID) -> Testimony | None:
     """Ask the destination of a run's interrupted write, and act on what it says.
 

@@ -47,11 +47,26 @@ NOT_ON_SQLITE = (
     "tests/servers",
     "tests/agentruns/testing/test_kit.py",
 )
+# What starts processes, kills them and waits for what comes of it: beside the rest, on PostgreSQL.
+WITH_PROCESSES = (
+    "tests/crash",
+    "tests/harness",
+    "tests/storm",
+    "tests/upgrades",
+    "tests/agentruns/testing",
+    "tests/nrllm/test_crash.py",
+    "tests/nrllm/test_parking_processes.py",
+    "tests/nrllm/test_verification_processes.py",
+    "tests/test_demonstration.py",
+    "tests/test_packaging.py",
+    "tests/test_testing_documentation.py",
+    "tests/test_tutorial.py",
+)
 NO_TESTS_SELECTED = 5  # pytest's exit code
 END_SECONDS = 10
 NAME_WIDTH = 20
 LINES_OF_A_FAILURE = 20
-MOST_AT_ONCE = 3  # more would only have the tests that wait for a lease wait for a core
+MOST_AT_ONCE = 3  # one of which waits most of its time
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 PYTHON = sys.executable
 LINTERS = {
@@ -237,14 +252,25 @@ def all_tasks(postgres_url: str, coverage: Path) -> list[Task]:
         return Task(name, command, {"COVERAGE_FILE": data, **environment})
 
     return [
-        pytest("on PostgreSQL", "not browser", DATABASE_URL=postgres_url),
+        pytest(
+            "on PostgreSQL",
+            "not browser",
+            *(f"--ignore={path}" for path in WITH_PROCESSES),
+            DATABASE_URL=postgres_url,
+        ),
+        # Databases of their own: some tests cut every connection to theirs.
+        pytest(
+            "with processes",
+            "not browser",
+            *WITH_PROCESSES,
+            DATABASE_URL=beside(postgres_url, "processes"),
+        ),
         *(Task(name, command) for name, command in LINTERS.items()),
         pytest("on SQLite", "not browser", *(f"--ignore={path}" for path in NOT_ON_SQLITE)),
         *(
             pytest("on MariaDB", "not browser", *ON_MARIADB, DATABASE_URL=url)
             for url in mariadb_urls()
         ),
-        # A database of its own: some tests cut every connection to theirs.
         pytest("in a browser", "browser", DATABASE_URL=beside(postgres_url, "browser")),
     ]
 
@@ -275,7 +301,7 @@ def main(arguments: list[str]) -> int:
     suite = Suite(environment)
     signal.signal(signal.SIGTERM, terminated)
     signal.signal(signal.SIGHUP, terminated)
-    at_once = max(1, min(os.cpu_count() or 1, MOST_AT_ONCE))
+    at_once = min((os.cpu_count() or 1) + 1, MOST_AT_ONCE)
     with postgres() as url, tempfile.TemporaryDirectory(prefix="agentruns-coverage-") as folder:
         signal.signal(signal.SIGINT, suite.interrupt)
         if arguments:

@@ -43,7 +43,8 @@ REDIS_URL = os.environ.get("REDIS_URL", "")
 
 AGENTRUNS = {
     **AGENTRUNS,
-    "LEASE_SECONDS": 3,
+    # Long enough for a busy machine: what waits for the end of a lease has a shorter one.
+    "LEASE_SECONDS": 20,
     "HEARTBEAT_SECONDS": 0.5,
     "RETRY_BACKOFF_SECONDS": 0.05,
     "RETRY_BACKOFF_MAX_SECONDS": 0.5,

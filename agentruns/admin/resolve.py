@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from .. import registry
-from ..api import resolve
+from ..api import NO_RESULT, resolve
 from ..enums import EventKind, Resolution
 from ..exceptions import AgentRunError, ResultRefused, UnknownAgent
 from ..models import Step
@@ -219,14 +219,15 @@ TAKEN = {
 def give_verdict(run: AgentRun, form: ResolveForm, by: Decider) -> str:
     """Give the verdict of a valid form, and say what it did; a refusal becomes the form's error."""
     given = form.cleaned_data
+    verdict = Resolution(given["verdict"])
     try:
         weight = resolve(
             run.uuid,
-            Resolution(given["verdict"]),
+            verdict,
             by=by,
             reason=given["reason"],
             digest=given["digest"],
-            result=given.get("result"),
+            result=given.get("result") if verdict is Resolution.HAPPENED else NO_RESULT,
             worker_may_act_confirmed=given.get("worker_may_act", False),
         )
     except ResultRefused as refusal:

@@ -15,6 +15,7 @@ from django.utils.translation import ngettext
 from .. import registry
 from ..enums import RunStatus, StepOutcome, TerminationReason, Testimony, ToolEffect
 from ..models.operator import HELD
+from ..verification import is_to_be_asked
 from .sentences import joined, named, quoted, sentence
 
 if TYPE_CHECKING:
@@ -149,6 +150,8 @@ def _interrupted(run: AgentRun) -> str:
                 _("Its destination, when asked, said: %(said)s."), said=what_it_said(run, step)
             )
         )
+    if is_to_be_asked(run, step):
+        sentences.append(_("Its destination will be asked by the next worker that is free."))
     if run.resolution:
         closed = {"by": named(run.resolved_by), "at": moment(run.resolved_at)}
         sentences.append(sentence(_("%(by)s closed it as it is at %(at)s."), **closed))

@@ -11,6 +11,7 @@ from ..enums import StepKind, TerminationReason
 from ..exceptions import TransitionRefused, UnknownAgent
 from ..models import Step
 from ..redaction import redacted, shown
+from ..verification import is_to_be_asked
 from .rendering import Data, is_stale, json_line, line, step_data, time, unswept
 
 if TYPE_CHECKING:
@@ -60,12 +61,19 @@ def refuse_unswept(run: AgentRun) -> None:
 
 def _testimony(run: AgentRun, step: Step | None) -> Data:
     """What the destination said, and when it is asked again."""
+    to_ask = step is not None and is_to_be_asked(run, step)
     if step is None or not step.testimony:
-        return {"testimony": "", "testimony_note": "", "asked_again_at": None}
+        return {
+            "testimony": "",
+            "testimony_note": "",
+            "asked_again_at": None,
+            "to_be_asked": to_ask,
+        }
     return {
         "testimony": step.testimony,
         "testimony_note": redacted("text", run.testimony_note()),
         "asked_again_at": None if run.resolution else step.asked_again_at,
+        "to_be_asked": to_ask,
     }
 
 
@@ -126,7 +134,7 @@ def _shown(write: Data) -> list[tuple[str, str]]:
     return [
         (key, json_line(value) if key in payloads else str(value))
         for key, value in write.items()
-        if value not in ("", None)
+        if value not in ("", None, False)
     ]
 
 

@@ -120,7 +120,10 @@ def is_stale(run: AgentRun) -> bool:
 
 
 def step_data(step: Step, fenced: int | None, payloads: bool) -> Data:
-    data = {name: getattr(step, name) for name in STEP_COLUMNS} | {"fence": step.pk == fenced}
+    data = {name: getattr(step, name) for name in STEP_COLUMNS} | {
+        "fence": step.pk == fenced,
+        "by_verdict": step.settled_by_verdict,
+    }
     if payloads:
         names = ("arguments", "result", "late_result")
         data |= {name: shown(name, getattr(step, name)) for name in names}
@@ -239,9 +242,10 @@ def _shown(value: object) -> str:
 
 def _step_lines(step: Data) -> list[str]:
     fence = "  <- THE FENCE STANDS HERE" if step["fence"] else ""
+    ended = "by a verdict" if step["by_verdict"] else step["outcome"]
     lines = [
         f"  {time(step['started_at'])}  {line(step['name'])} ({line(step['key'])}, attempt "
-        f"{step['attempt']}, {step['kind']}, {step['effect']}): {step['state']} {step['outcome']}".rstrip()
+        f"{step['attempt']}, {step['kind']}, {step['effect']}): {step['state']} {ended}".rstrip()
         + fence
     ]
     lines += [f"      {name}: {line(step[name])}" for name in ("error", "late_error") if step[name]]

@@ -195,6 +195,12 @@ class Step(PartialIndexes):
         return self.ask_after if again else None
 
     @property
+    def settled_by_verdict(self) -> bool:
+        """Whether a person or a destination said how it ended, since no worker saw that."""
+        decided = {StepState.RECORDED, StepState.NOT_APPLIED}
+        return self.state in decided and self.ended_at is None
+
+    @property
     def landed_late(self) -> bool:
         return self.late_outcome in LANDED
 

@@ -286,7 +286,7 @@ class OneRun(RuleBasedStateMachine):
             verdict,
             by="ann",
             reason="asked them",
-            result=Payload.of("sent"),
+            result=Payload.of("sent") if verdict is Resolution.HAPPENED else None,
             worker_may_act_confirmed=confirmed,
         )
         self.refuses(TransitionRefused, partial(resolve, digest="of another state"))

@@ -271,3 +271,31 @@ def test_a_result_that_would_be_altered_is_refused(operator: Client, result: str
     response = post(operator, run, Resolution.HAPPENED, result=result)
     assert response.context["form"].errors["result"]
     assert reread(run).status == RunStatus.FAILED
+
+
+@pytest.mark.parametrize("verdict", [Resolution.DID_NOT_HAPPEN, Resolution.LEFT])
+def test_a_result_of_what_did_not_happen_is_refused(operator: Client, verdict: Resolution) -> None:
+    run = interrupted()
+    response = post(operator, run, verdict, result="7")
+    assert "Only what happened has a result" in str(response.context["form"].errors["result"])
+    assert reread(run).status == RunStatus.FAILED
+    assert reread(run).resolution == ""
+
+
+def test_a_step_says_that_a_verdict_settled_it(operator: Client) -> None:
+    run = interrupted()
+    post(operator, run, Resolution.HAPPENED, result="7")
+    page = operator.get(f"/admin/agentruns/agentrun/{run.pk}/change/").content.decode()
+    assert "recorded: by a verdict" in page
+    assert "returned a value" not in page
+
+
+def test_it_says_that_the_destination_will_be_asked(operator: Client) -> None:
+    run = interrupted()
+    step = Step.objects.get(run=run)
+    verifier = registry.Verifier(lambda doubt: registry.Answer.unknown())
+    registry._agents[run.agent] = registry.RegisteredAgent(
+        run.agent, lambda segment: None, verifiers={step.name: verifier}
+    )
+    page = operator.get(resolve_page(run)).content.decode()
+    assert "will be asked by the next worker" in page

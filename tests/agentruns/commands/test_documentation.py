@@ -121,7 +121,10 @@ def test_its_json_has_the_keys_that_are_named(from_shell: FromShell, name: str) 
 
 def test_what_is_said_of_steps_and_events_holds() -> None:
     text = ENTRIES["show_agent_run"]
-    for columns in (rendering.STEP_COLUMNS, ("fence", "arguments", "result", "late_result")):
+    for columns in (
+        rendering.STEP_COLUMNS,
+        ("fence", "by_verdict", "arguments", "result", "late_result"),
+    ):
         assert set(columns) <= set(re.findall(r"`(\w+)`", text))
     assert {"kind", "at", "actor", "epoch", "data"} <= set(re.findall(r"`(\w+)`", text))
 
