@@ -81,9 +81,7 @@ class RunsCommand(BaseCommand):
         if not self.was_parsed:
             return UsageError.__name__, str(error).removeprefix("Error: ")
         if isinstance(error, Error):
-            # PostgreSQL quotes the statement after what it says of it.
-            message = str(error).partition("\nLINE ")[0]
-            return type(error).__name__, " ".join(message.split()) + _migrate_first()
+            return type(error).__name__, said_by_database(error)
         said = error.__cause__ or error
         return type(said).__name__, str(said)
 
@@ -91,6 +89,13 @@ class RunsCommand(BaseCommand):
 def _shown_kind(error: Exception, kind: str) -> str:
     """What a person is told of an error's kind: of those that are ours, whose words say all, little."""
     return kind if isinstance(error, Error) or kind == UsageError.__name__ else "CommandError"
+
+
+def said_by_database(error: Error) -> str:
+    """An error of the database on one line, with what to do where that is known."""
+    # PostgreSQL quotes the statement after what it says of it.
+    message = str(error).partition("\nLINE ")[0]
+    return " ".join(message.split()) + _migrate_first()
 
 
 def _migrate_first() -> str:

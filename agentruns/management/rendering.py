@@ -258,6 +258,7 @@ def _step_lines(step: Data) -> list[str]:
 
 
 def _event_line(event: Data) -> str:
-    details = " ".join(f"{key}={line(value)}" for key, value in event["data"].items())
+    known = {key: value for key, value in event["data"].items() if value not in ("", None)}
+    details = " ".join(f"{key}={line(value)}" for key, value in known.items())
     by = f" by {line(event['actor'])}" if event["actor"] else ""
     return f"  {time(event['at'])}  {event['kind']}{by} {details}".rstrip()

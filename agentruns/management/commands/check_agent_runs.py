@@ -10,7 +10,7 @@ from django.db import Error
 
 from ...figures import COUNTED, KINDS, Figure, figures
 from ..arguments import length_of_time
-from ..command import RunsCommand
+from ..command import RunsCommand, said_by_database
 from ..rendering import Data, emit, line
 
 # The exit codes that Nagios, Icinga and their plugins agree on.
@@ -60,8 +60,8 @@ class Command(RunsCommand):
         try:
             data = health(figures(), limits(options))
         except (Error, ImproperlyConfigured) as error:
-            said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            data = {"state": UNKNOWN, "error": said, "figures": []}
+            said = said_by_database(error) if isinstance(error, Error) else str(error)
+            data = {"state": UNKNOWN, "error": f"{type(error).__name__}: {said}", "figures": []}
         emit(self, options["json"], data | {"state": STATES[data["state"]]}, health_text)
         sys.exit(data["state"])
 

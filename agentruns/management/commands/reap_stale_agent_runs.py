@@ -7,7 +7,7 @@ from django.db import Error
 
 from ...reaper import ReapReport, sweep
 from ..arguments import positive_int, positive_seconds
-from ..command import RunsCommand
+from ..command import RunsCommand, said_by_database
 from ..rendering import emit, line, report_text
 from ..repeating import repeat
 
@@ -51,7 +51,7 @@ class Command(RunsCommand):
             self.stderr.write(report.failures)
 
     def show_failure(self, error: Error) -> None:
-        said = {"failed": f"{type(error).__name__}: {error}"}
+        said = {"failed": f"{type(error).__name__}: {said_by_database(error)}"}
         if self.as_json:
             emit(self, True, said, str)
         self.stderr.write(f"the sweep failed: {line(said['failed'])}")

@@ -191,3 +191,11 @@ def test_the_process_ends_with_the_code() -> None:
     assert ended.returncode == 2
     assert ended.stdout.startswith("CRITICAL: ")
     assert ended.stderr == ""
+
+
+@pytest.mark.parametrize("command", ["check_agent_runs", "reap_stale_agent_runs"])
+def test_tables_that_are_missing_are_to_be_migrated(command: str, tmp_path: Path) -> None:
+    empty: dict[str, Any] = {"DATABASE_URL": f"sqlite:///{tmp_path / 'empty.sqlite3'}"}
+    said = run_manage(command, **empty)
+    assert said.returncode == (3 if command == "check_agent_runs" else 1)
+    assert "run manage.py migrate" in said.stdout + said.stderr
