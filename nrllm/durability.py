@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic_ai.agent import AbstractAgent, EventStreamHandler
@@ -10,17 +11,37 @@ from pydantic_ai.durable_exec import (
     DurabilityEngineSpec,
     conversation_id_from_run_id,
 )
+from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model
+from pydantic_ai.tools import RunContext
 from pydantic_ai.toolsets import AbstractToolset
 
 from agentruns.exceptions import SegmentInterrupt
 
 from .backend import JournalBackend
 from .events import placed
-from .refusals import refuse_unwrapped
+from .exceptions import AgentRefused
+from .refusals import refuse_resolved, refuse_unwrapped
 
 if TYPE_CHECKING:
     from agentruns.segment import Segment
+
+
+def refuse_unbindable(
+    name: str, agent: AbstractAgent[Any, Any], models: Mapping[str, Model] | None
+) -> None:
+    """Have Pydantic AI refuse now what it would in each run: toolsets without an id, and the like.
+
+    Raises:
+        AgentRefused: with what it says.
+    """
+    nowhere: Any = SimpleNamespace(run=SimpleNamespace(agent=name))
+    nothing: Any = None
+    backend = JournalBackend(nowhere, nothing, nothing, {}, nothing)
+    try:
+        RunDurability(nowhere, backend, models=models).for_agent(agent)
+    except UserError as error:
+        raise AgentRefused(str(error)) from error
 
 
 class RunDurability(BaseDurabilityCapability[Any]):
@@ -73,6 +94,10 @@ class RunDurability(BaseDurabilityCapability[Any]):
     def _bind_to_agent(self, agent: AbstractAgent[Any, Any]) -> None:
         super()._bind_to_agent(agent)
         self._journaled = {id(wrapper.wrapped) for wrapper in self._toolsets_by_id.values()}
+
+    async def before_run(self, ctx: RunContext[Any]) -> None:
+        refuse_resolved(ctx.root_capability)
+        await super().before_run(ctx)
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[Any]) -> AbstractToolset[Any] | None:
         refuse_unwrapped(toolset, lambda leaf: id(leaf) in self._journaled)

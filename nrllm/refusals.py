@@ -6,7 +6,12 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 from pydantic_ai.agent import AbstractAgent
-from pydantic_ai.capabilities import AbstractCapability, ProcessEventStream, RequestInput
+from pydantic_ai.capabilities import (
+    AbstractCapability,
+    ProcessEventStream,
+    RequestInput,
+    WrapperCapability,
+)
 from pydantic_ai.durable_exec import BaseDurabilityCapability
 from pydantic_ai.native_tools import AbstractNativeTool
 from pydantic_ai.output import NativeOutput, PromptedOutput, TextOutput, ToolOutput
@@ -46,32 +51,12 @@ def refuse_agent(agent: AbstractAgent[Any, Any], mapping: Mapped) -> None:
     agent.root_capability.apply(_refuse_capability)
     for toolset in agent.toolsets:
         toolset.apply(_refuse_leaf)
-    _refuse_unnamed(agent)
     for part in output_parts(agent.output_type):
         refuse_output(part, mapping)
     native = agent.root_capability.get_native_tools()
     refuse_native_tools([one for one in native if isinstance(one, AbstractNativeTool)], mapping)
     for settings in _settings_of(agent):
         refuse_settings(settings, mapping)
-
-
-def _refuse_unnamed(agent: AbstractAgent[Any, Any]) -> None:
-    """Refuse toolsets that no step could be named by; Pydantic AI would, in the first run."""
-    named: dict[str, AbstractToolset[Any]] = {}
-
-    def visit(leaf: AbstractToolset[Any]) -> None:
-        if leaf.id is None:
-            raise AgentRefused(
-                f"{leaf.label} has no id, by which its steps are named: give it one that stays, such "
-                "as FunctionToolset(id='mail'), MCPToolset(..., id='mail') or @agent.toolset(id='mail')"
-            )
-        if named.setdefault(leaf.id, leaf) is not leaf:
-            raise AgentRefused(
-                f"two toolsets of the agent have the id {leaf.id!r}: give each its own"
-            )
-
-    for toolset in agent.toolsets:
-        toolset.apply(visit)
 
 
 def _settings_of(agent: AbstractAgent[Any, Any]) -> Iterator[Mapping[str, Any]]:
@@ -286,6 +271,23 @@ def _refuse_leaf(leaf: AbstractToolset[Any]) -> None:
 
 def _is_dynamic_or_mcp(leaf: AbstractToolset[Any]) -> bool:
     return any(kind.__name__ in {"DynamicToolset", "MCPToolset"} for kind in type(leaf).__mro__)
+
+
+def refuse_resolved(root: AbstractCapability[Any] | None) -> None:
+    """Refuse capabilities that only a run makes: what a function of the agent gave back.
+
+    Raises:
+        AgentRefused: as for a capability that is known when the agent is registered.
+    """
+
+    def visit(capability: AbstractCapability[Any]) -> None:
+        if isinstance(capability, WrapperCapability):
+            capability.wrapped.apply(visit)
+        elif not isinstance(capability, BaseDurabilityCapability):
+            _refuse_capability(capability)
+
+    if root is not None:
+        root.apply(visit)
 
 
 def _refuse_capability(capability: AbstractCapability[Any]) -> None:

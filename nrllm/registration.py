@@ -120,10 +120,12 @@ def register_agent(
     )
     again = name in _agents and _agents[name].source is agent
     from .catalog import catalog
+    from .durability import refuse_unbindable
     from .reports import encode_result, result_schema, verifiers_of
     from .subagents import install
 
     refuse_tools(catalog(durable))
+    refuse_unbindable(name, example, models)
     install()
     registry.add(
         registry.RegisteredAgent(

@@ -23,6 +23,7 @@ from pydantic_ai import (
     ToolOutput,
 )
 from pydantic_ai.capabilities import (
+    DynamicCapability,
     Hooks,
     NativeTool,
     ProcessEventStream,
@@ -450,6 +451,20 @@ def test_a_request_for_input_of_pydantic_ais_own_is_refused() -> None:
         register_agent("a", agent)
 
 
+@pytest.mark.parametrize("made", [ProcessEventStream, RequestInput], ids=lambda made: made.__name__)
+def test_a_capability_that_only_a_run_makes_is_refused_there(made: Any) -> None:
+    async def handler(*given: Any) -> None:
+        raise AssertionError
+
+    model = Scripted(says("never"))
+    dynamic = DynamicCapability(lambda ctx: made(handler), id="dynamic")
+    register_agent("a", Agent(model.model, name="a", capabilities=[dynamic]))
+    run = execute(accept("a"))
+    assert (run.status, run.error_class) == (RunStatus.FAILED, "AgentRefused")
+    assert made.__name__ in run.error_message
+    assert model.asked == []
+
+
 def test_a_read_that_defers_itself_fails_the_run_and_says_what_to_do() -> None:
     model = Scripted(calls(called("ship", "s1")), says("ok"))
     agent = Agent(model.model, name="a")
@@ -549,14 +564,14 @@ def test_toolsets_that_no_step_could_be_named_by_are_refused() -> None:
     def look() -> str:
         return "seen"
 
-    with pytest.raises(AgentRefused, match="has no id"):
+    with pytest.raises(AgentRefused, match="need to have a unique `id`"):
         register_agent("a", Agent("test", name="a", toolsets=[FunctionToolset([look])]))
     twice = [FunctionToolset([look], id="same"), FunctionToolset(id="same")]
-    with pytest.raises(AgentRefused, match="have the id 'same'"):
+    with pytest.raises(AgentRefused, match="have the same `id` 'same'"):
         register_agent("a", Agent("test", name="a", toolsets=twice))
     dynamic: Agent[None, str] = Agent("test", name="a")
     dynamic.toolset(lambda ctx: FunctionToolset([look]))
-    with pytest.raises(AgentRefused, match="has no id"):
+    with pytest.raises(AgentRefused, match="need to have a unique `id`"):
         register_agent("a", dynamic)
 
 
