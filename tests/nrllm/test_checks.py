@@ -9,7 +9,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from pydantic_ai import Agent, FunctionToolset
 from pydantic_ai.capabilities import SetToolMetadata
-from pydantic_ai.toolsets import PrefixedToolset, WrapperToolset
+from pydantic_ai.toolsets import CombinedToolset, PrefixedToolset, WrapperToolset
 
 from agentruns import registry
 from agentruns.enums import ToolEffect
@@ -138,6 +138,19 @@ def test_W005_names_wrappers_with_code_of_their_own_around_each_call() -> None:
     (message,) = check_tools()
     assert message.id == "nrllm.W005"
     assert "Auditing.call_tool" in message.msg
+
+
+class Choosing(CombinedToolset[Any]):
+    async def call_tool(self, *args: Any) -> Any:
+        return await super().call_tool(*args)
+
+
+def test_W005_names_combinations_with_code_of_their_own_around_each_call() -> None:
+    inner: FunctionToolset[Any] = FunctionToolset([read], id="inner")
+    register_agent("a", Agent("test", name="a", toolsets=[Choosing([inner])]))
+    (message,) = check_tools()
+    assert message.id == "nrllm.W005"
+    assert "Choosing.call_tool" in message.msg
 
 
 def listed(*arguments: str) -> str:
