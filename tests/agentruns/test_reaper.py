@@ -201,15 +201,14 @@ def set_times(run: AgentRun, *, due: float, woken: float | None) -> None:
     ("due", "woken", "again"),
     [
         (0.5, None, True),  # nobody was told
-        (59, 59, False),
+        (30, 30, False),
         (61, 61, True),  # WAKE_AGAIN_SECONDS after the first
-        (119, 59, False),
-        (125, 61, False),  # woken after 64 s: not before 128
-        (129, 64, False),
+        (90, 30, False),
+        (200, 80, False),  # woken after 120 s: not before 240
         (129, 65, True),
-        (500, 239, False),  # woken after 261 s
+        (500, 200, False),  # woken after 300 s
         (500, 251, True),  # woken after 249 s
-        (90_000, 3599, False),
+        (90_000, 3500, False),
         (90_000, 3601, True),  # WAKE_AGAIN_MAX_SECONDS at the longest
         (-60, None, False),  # not due yet
     ],
