@@ -557,7 +557,8 @@ def test_a_native_tool_that_acts_is_refused_in_settings_too(brought: Any, where:
 @pytest.mark.parametrize("kind", ["web_search_preview", "function", "file_search"])
 def test_native_tools_that_read_are_allowed_in_settings(kind: str) -> None:
     settings: Any = {"openai_native_tools": [{"type": kind}]}
-    register_agent("a", Agent("test", name="a", model_settings=settings))
+    durable = register_agent("a", Agent("test", name="a", model_settings=settings))
+    assert durable in durable_agents()
 
 
 def test_toolsets_that_no_step_could_be_named_by_are_refused() -> None:
