@@ -361,8 +361,8 @@ def resolve(
     Raises:
         RunNotFound: there is no such run.
         TransitionRefused: the state has moved on, there is nothing to resolve, the reason or the
-            result is missing, there is a result of what did not happen, 'it did not happen' is not confirmed while the former worker may
-            still act, or this person may not be the second one.
+            result is missing, there is a result of what did not happen, 'it did not happen' is not
+            confirmed while the former worker may still act, or this person may not be the second one.
         ResultRefused: the step can't have had this result.
         UnknownAgent: the agent is not registered here, so that nobody knows what a result looks like.
     """

@@ -44,7 +44,8 @@ def reencrypt(
 
     Without keys, nothing is written but what is encrypted is reported as unreadable. A batch is a
     transaction (several, where its payloads are big), which passes by rows that somebody else holds:
-    they are counted, and another call takes them. If the process dies here, another call begins again and finds less to write.
+    they are counted, and another call takes them. If the process dies here, another call begins
+    again and finds less to write.
     `progress` is told the table, the last primary key and the report after each batch.
     """
     report = ReencryptionReport()

@@ -8,6 +8,7 @@ import json
 from base64 import b64encode
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, get_type_hints
@@ -263,10 +264,11 @@ def _item(raw: Any, index: int, length: int) -> Any:
 
 
 def _as_text(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return f"base64:{b64encode(value).decode()}"
+    """The text that bytes are, or Base64 of them; no two have the same."""
+    with suppress(UnicodeDecodeError):
+        if not (text := value.decode()).startswith("base64:"):
+            return text
+    return f"base64:{b64encode(value).decode()}"
 
 
 def _text(value: Any) -> str:

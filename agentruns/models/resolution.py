@@ -151,8 +151,8 @@ class ResolutionTransitions(PersonTransitions):
         Raises:
             ValueError: `verdict` is none.
             TransitionRefused: nobody or no reason is named, the user has no permission, the state has moved on, there is no
-                interrupted write, a result is missing or is one too many, 'it did not happen' while the former worker
-                may still act, a destination's verdict on a run whose retries are spent, or the
+                interrupted write, a result is missing or is one too many, 'it did not happen'
+                while the former worker may still act, a destination's verdict on a run whose retries are spent, or the
                 person may not be the second one.
         """
         verdict = Resolution(verdict)

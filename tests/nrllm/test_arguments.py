@@ -249,3 +249,4 @@ def test_no_revealed_secret_is_stored() -> None:
 def test_bytes_have_a_json_form_whatever_they_are() -> None:
     assert arguments_of({"text": b"plain"}).stored == {"text": "plain"}
     assert arguments_of({"image": b"\xff\xfe"}).stored == {"image": "base64://4="}
+    assert arguments_of({"image": b"base64://4="}).stored != {"image": "base64://4="}
