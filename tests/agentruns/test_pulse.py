@@ -109,8 +109,9 @@ def test_a_beat_is_one_statement_for_all_segments(conf: Any, renewed_by: str, nu
         runs = [run for run, _held in claims]
         with opened(*claims):
             begun = len(sent)
-            for _beat in range(3):
-                renewed_again(*runs)
+            renewed_again(*runs)
+            # Not three renewals waited for: what lands in one of them may have been sent before it.
+            wait_until(lambda: len(sent) >= begun + 6, what="more beats")
             beats = sent[begun:]
             [thread] = [t for t in threading.enumerate() if t.name.startswith(PULSE)]
     assert not thread.is_alive()
@@ -121,7 +122,6 @@ def test_a_beat_is_one_statement_for_all_segments(conf: Any, renewed_by: str, nu
         kinds = [sql.split(" ", 1)[0] for sql, _params in beats if not sql.startswith("BEGIN")]
         assert len(kinds) <= 2 * (kinds.count("UPDATE") + 1)
         assert set(kinds) == {"SELECT", "UPDATE"}
-    assert len(beats) >= 3
 
 
 @pytest.mark.parametrize(
