@@ -1,17 +1,12 @@
 from __future__ import annotations
 
-import logging
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db import InterfaceError, OperationalError, transaction
-
-from .conf import conf
 from .models import AgentRun
-from .sqlthread import close_connection
-
-logger = logging.getLogger(__name__)
+from .rowbatch import decide_each, name_of
 
 
 @dataclass
@@ -27,7 +22,7 @@ class HoldReport:
         if isinstance(end, str):
             self.reasons[end] += 1
             return
-        uuid, agent = (f"pk {run}", "") if isinstance(run, int) else (str(run.uuid), run.agent)
+        uuid, agent = name_of(run)
         self.errors.append({"uuid": uuid, "agent": agent, "error": f"{type(end).__name__}: {end}"})
 
     def as_dict(self) -> dict[str, Any]:
@@ -48,6 +43,14 @@ def hold_unfinished(
     is counted when that has committed; if the process dies here, the next call goes on. A run that
     can't be held is reported and does not stop the rest.
     """
+
+    def hold(run: AgentRun) -> str:
+        return str(run.reason_if_given_up() if dry_run else run.hold(by=by, reason=reason))
+
+    def unfinished_of(pks: list[int]) -> Iterable[AgentRun]:
+        runs: Iterable[AgentRun] = AgentRun.objects.for_judgement().unfinished().filter(pk__in=pks)
+        return runs
+
     report = HoldReport(dry_run)
     after = 0
     while True:
@@ -56,34 +59,5 @@ def hold_unfinished(
         if not pks:
             return report
         after = pks[-1]
-        for run, end in _hold_rows(pks, by, reason, dry_run):
+        for run, end in decide_each(pks, unfinished_of, hold):
             report.add(run, end)
-
-
-Outcome = tuple["AgentRun | int", "str | Exception"]
-
-
-def _hold_rows(pks: list[int], by: str, reason: str, dry_run: bool) -> list[Outcome]:
-    """Hold these runs in one transaction; one by one if that is lost, with its connection or not."""
-    try:
-        with transaction.atomic(using=conf.DATABASE):
-            unfinished = AgentRun.objects.for_judgement().unfinished().filter(pk__in=pks)
-            return [_hold_one(run, by, reason, dry_run) for run in unfinished]
-    except (OperationalError, InterfaceError) as error:
-        close_connection()  # it may be that which is broken
-        if len(pks) > 1:
-            return [end for pk in pks for end in _hold_rows([pk], by, reason, dry_run)]
-        logger.exception("the run with the primary key %s could not be held", pks[0])
-        return [(pks[0], error)]
-
-
-def _hold_one(run: AgentRun, by: str, reason: str, dry_run: bool) -> Outcome:
-    try:
-        with transaction.atomic(using=conf.DATABASE):
-            return run, str(run.reason_if_given_up() if dry_run else run.hold(by=by, reason=reason))
-    except Exception as error:
-        if transaction.get_rollback(using=conf.DATABASE):
-            # A deadlock on MariaDB, or a lost connection: the batch is lost, not only this run.
-            raise
-        logger.exception("run %s could not be held", run.uuid)
-        return run, error

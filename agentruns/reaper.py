@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from django.db import DataError, OperationalError, transaction
-
 from . import hotpath, registry, setreaper, slots, verification
-from .conf import conf
 from .dispatch import wake_all
 from .models import AgentRun
+from .rowbatch import decide_each, name_of
 from .verdict import Action, Verdict
 
 logger = logging.getLogger(__name__)
@@ -140,42 +138,17 @@ def _reap_batch(
             return batch.last
     stale = AgentRun.objects.stale().filter(pk__gt=after).order_by("pk")
     pks = list(stale.values_list("pk", flat=True)[:size])
-    report.add(_reap_rows(pks, report.dry_run))
+
+    def reap(run: AgentRun) -> Verdict:
+        return run.verdict(None) if report.dry_run else run.reap()
+
+    report.add(decide_each(pks, AgentRun.objects.lock_stale, reap))
     return pks[-1] if pks else None
-
-
-def _reap_rows(pks: list[int], dry_run: bool) -> list[Outcome]:
-    """Reap these runs in one transaction; one by one if that is lost, or a row can't even be read."""
-    try:
-        with transaction.atomic(using=conf.DATABASE):
-            return [_reap_one(run, dry_run) for run in AgentRun.objects.lock_stale(pks)]
-    except OperationalError:
-        if len(pks) == 1:
-            raise
-        return [reaped for pk in pks for reaped in _reap_rows([pk], dry_run)]
-    except DataError as error:
-        if len(pks) > 1:
-            return [reaped for pk in pks for reaped in _reap_rows([pk], dry_run)]
-        logger.exception("the run with the primary key %s can't be read", pks[0])
-        return [(pks[0], error)]
-
-
-def _reap_one(run: AgentRun, dry_run: bool) -> Outcome:
-    try:
-        with transaction.atomic(using=conf.DATABASE):
-            verdict = run.verdict(None) if dry_run else run.reap()
-    except Exception as error:
-        if transaction.get_rollback(using=conf.DATABASE):
-            # A deadlock on MariaDB, or a lost connection: the batch is lost, not only this run.
-            raise
-        logger.exception("run %s could not be reaped", run.uuid)
-        return run, error
-    return run, verdict
 
 
 def reaped(run: AgentRun | setreaper.StaleRun | int, end: Verdict | Exception) -> Reaped:
     """One line of a report; of a row that can't be read, only its primary key is known."""
-    uuid, agent = (f"pk {run}", "") if isinstance(run, int) else (str(run.uuid), run.agent)
+    uuid, agent = name_of(run)
     if isinstance(end, Verdict):
         return Reaped(uuid, agent, end.action.value, str(end.reason or ""))
     return Reaped(uuid, agent, ERROR, error=f"{type(end).__name__}: {end}")

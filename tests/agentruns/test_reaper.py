@@ -9,10 +9,12 @@ import pytest
 from django.db import connection
 from django.db.models import F
 
+from agentruns import hotpath
 from agentruns.enums import RunStatus
 from agentruns.guard import from_now
 from agentruns.models import AgentRun
 from agentruns.reaper import sweep
+from agentruns.verdict import Verdict
 from tests.factories import (
     REPEATABLE,
     WRITE,
@@ -25,6 +27,7 @@ from tests.factories import (
     snapshot,
     with_status,
 )
+from tests.harness.database import end_own_connection
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("form")]
 
@@ -185,6 +188,28 @@ def test_one_bad_row_is_reported_and_does_not_stop_the_rest(
     assert snapshot(bad_row) == before
     assert {reread(run).status for run in others} == {"queued"}
     assert report.as_dict()["errors"] == 1
+
+
+@pytest.mark.server
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("dies_at", [0, 1, 2])
+def test_a_connection_that_dies_in_a_batch_costs_no_run_its_verdict(
+    monkeypatch: pytest.MonkeyPatch, dies_at: int
+) -> None:
+    runs = [stale() for _ in range(3)]
+    reap, reaped = AgentRun.reap, list[int]()
+
+    def dies_once(run: AgentRun) -> Verdict:
+        reaped.append(run.pk)
+        if reaped == [one.pk for one in runs[: dies_at + 1]]:
+            end_own_connection()
+        return reap(run)
+
+    monkeypatch.setattr(hotpath, "has_statements", lambda: False)
+    monkeypatch.setattr(AgentRun, "reap", dies_once)
+    report = sweep()
+    assert (report.as_dict()["requeued"], report.errors) == (3, [])
+    assert {history(run).count("requeued") for run in runs} == {1}
 
 
 # Waking again.
