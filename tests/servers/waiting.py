@@ -10,7 +10,7 @@ INTERVAL = 0.05
 
 
 def wait_until(
-    condition: Callable[[], T], timeout: float = 20, what: str | Callable[[], object] = "condition"
+    condition: Callable[[], T], timeout: float = 60, what: str | Callable[[], object] = "condition"
 ) -> T:
     """Ask until the answer is true, and return it.
 
