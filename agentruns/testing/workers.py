@@ -24,7 +24,7 @@ from .client import RecorderClient
 
 PR_SET_PDEATHSIG = 1
 FAILED = 70
-NOTICE_SECONDS = 10
+NOTICE_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from tests.project.models import LedgerEntry
 
 REPEATABLE = ToolEffect.IDEMPOTENT_WRITE
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("transactional_db")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("transactional_db")]
 
 Crash = Callable[..., CrashReport]
 

@@ -35,6 +35,8 @@ WORKER_SECONDS = 60
 # Nothing but a worker that is stopped waits for its lease.
 LONG = {"LEASE_SECONDS": 120.0, "HEARTBEAT_SECONDS": 10.0, "MAX_STEP_SECONDS": 600.0}
 SHORT = {"LEASE_SECONDS": 2.0, "HEARTBEAT_SECONDS": 0.4, "MAX_STEP_SECONDS": 600.0}
+# Where other tests run beside it: they may pause a worker for seconds.
+PATIENT = {**SHORT, "LEASE_SECONDS": 10.0}
 
 ONCE = ToolEffect.NON_IDEMPOTENT_WRITE
 
@@ -47,10 +49,11 @@ class Result:
     said: str = ""
 
 
-def drill(lane: Lane, cell: Cell) -> Result:
+def drill(lane: Lane, cell: Cell, *, patient: bool = True) -> Result:
+    short = PATIENT if patient else SHORT
     settings.AGENTRUNS = {
         **settings.AGENTRUNS,
-        **(SHORT if cell.signal is Signal.STOP else LONG),
+        **(short if cell.signal is Signal.STOP else LONG),
     }
     return Drill(lane, cell).carry_through()
 
@@ -163,7 +166,7 @@ class Drill:
         try:
             self.find_synchronous_run()
             held = AgentRun.objects.filter(uuid=self.uuid, lease_expires_at__gte=Now())
-            wait_until(lambda: not held.exists(), 20, "the end of the lease")
+            wait_until(lambda: not held.exists(), what="the end of the lease")
             sweep()
             if not self.cell.keeps_its_run:
                 self.settle()
