@@ -19,14 +19,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
 NEWEST = "pginstall18"
-START_SECONDS = 60
+START_SECONDS = 180
 SERVER_OPTIONS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
@@ -67,10 +67,15 @@ def copy_for(identity: dict[str, Any], installed: Path, folder: Path) -> Path:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """Return a port that nobody gets without asking for it, not even while the server is restarted.
+
+    What the system chooses, for who listens and for who connects, begins at 32768.
+    """
+    while True:
+        port = secrets.choice(range(20_000, 32_000))
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def initialise(server: Path, folder: Path, password: str, **process: Any) -> Path:
