@@ -10,7 +10,7 @@ from django.db import connection
 from pytest_django import DjangoDbBlocker
 
 from agentruns import registry
-from tests.harness.database import end_other_connections
+from tests.harness.database import be_alone
 
 pytest_plugins = ["tests.harness.fixtures", "tests.forms", "agentruns.testing.pytest_plugin"]
 
@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def drop_leftover() -> None:
     """Drop the test database of a run that was killed, even if a process of it is still alive."""
     name = connection.settings_dict["TEST"]["NAME"] or f"test_{connection.settings_dict['NAME']}"
-    end_other_connections(name)
+    be_alone(name)
     with connection._nodb_cursor() as cursor:
         cursor.execute(f"DROP DATABASE IF EXISTS {connection.ops.quote_name(name)}")
 
@@ -89,7 +89,7 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
     yield
     if connection.vendor != "sqlite":
         with django_db_blocker.unblock():
-            end_other_connections(str(connection.settings_dict["NAME"]))
+            be_alone(str(connection.settings_dict["NAME"]))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,9 +13,10 @@ from psycopg import sql
 
 from tests.markdown import Page
 from tests.servers.process import ROOT
+from tests.servers.waiting import wait_until
 from tests.walkthrough import do
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(700)
 
 A_PROJECT = f"""
 {shlex.quote(sys.executable)} -m django startproject myproject .
@@ -78,4 +79,8 @@ cat >> myproject/settings.py <<'END'
 DATABASES = {{"default": {settings!r}}}
 END
 """
-        maintenance.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+        end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+        wait_until(
+            lambda: not maintenance.execute(end, [name]).fetchall(), what="the last to leave"
+        )
+        maintenance.execute(sql.SQL("DROP DATABASE {}").format(sql.Identifier(name)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,9 @@ SQLITE: dict[str, Any] = {
         "timeout": 30,
     },
 }
+
+# A session that is told to end does so when its server comes to it.
+END_SECONDS = 60
 
 
 def use_sqlite() -> None:
@@ -57,6 +61,8 @@ def scratch_databases(lanes: int) -> Iterator[None]:
         connections.close_all()
         try:
             for connection, _name, first in created:
+                if first and lanes > 1:
+                    end_sessions(connection)
                 for lane in range(1, lanes + 1) if first and lanes > 1 else ():
                     connection.creation.clone_test_db(suffix=str(lane), verbosity=0)
             connections.close_all()
@@ -103,14 +109,18 @@ def enter_lane(lane: int, lanes: int) -> None:
 
 
 def end_sessions(connection: Any) -> None:
-    """End what killed processes have left in the server, or the databases can't be dropped."""
+    """End what processes have left in the server, or the databases can't be copied or dropped."""
     if connection.vendor != "postgresql":
         return
     name = connection.settings_dict["NAME"]
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE (datname = %s OR starts_with(datname, %s)) AND pid <> pg_backend_pid()",
-            [name, f"{name}_"],
-        )
-    connection.close()
+    deadline = time.monotonic() + END_SECONDS
+    with connection._nodb_cursor() as cursor:
+        while time.monotonic() < deadline:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE (datname = %s OR starts_with(datname, %s)) AND pid <> pg_backend_pid()",
+                [name, f"{name}_"],
+            )
+            if not cursor.fetchall():
+                return
+            time.sleep(0.05)

@@ -8,6 +8,8 @@ from typing import Any
 
 from django.db import DatabaseError, connection
 
+from tests.servers.waiting import wait_until
+
 DIALECT: dict[str, dict[str, str]] = {
     "postgresql": {
         "own": "SELECT pg_backend_pid()",
@@ -64,6 +66,11 @@ def end_other_connections(name: str = "") -> int:
         for backend in others:
             end_backend(cursor, backend)
     return len(others)
+
+
+def be_alone(name: str) -> None:
+    """End every other connection to this database, and wait until it is gone: it may be dropped then."""
+    wait_until(lambda: not end_other_connections(name), what=f"the end of connections to {name}")
 
 
 def end_own_connection() -> None:

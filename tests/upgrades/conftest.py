@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from django.db import connection
 
-from tests.harness.database import end_other_connections
+from tests.harness.database import be_alone
 
 
 @pytest.fixture
@@ -36,6 +36,6 @@ def make_database(beside: str, folder: Path) -> str:
 def drop_database(name: str) -> None:
     connection.close()
     if connection.vendor != "sqlite":
-        end_other_connections(name)
+        be_alone(name)
         with connection._nodb_cursor() as cursor:
             cursor.execute(f"DROP DATABASE IF EXISTS {connection.ops.quote_name(name)}")
