@@ -20,10 +20,11 @@ INSTALLED_APPS = [*INSTALLED_APPS, "script.demonstration"]
 
 DATABASES = {"default": database(f"sqlite:///{DEMO_DIR / 'db.sqlite3'}")}
 
-# So short that a person can watch a lease run out. Keep a minute for real work.
+# So short that a person can watch a lease run out, and no shorter than a busy machine pauses a worker.
+# Keep a minute for real work.
 AGENTRUNS = {
     **AGENTRUNS,
-    "LEASE_SECONDS": 4,
+    "LEASE_SECONDS": 10,
     "HEARTBEAT_SECONDS": 1,
     "RETRY_BACKOFF_SECONDS": 1,
     "WAKE_AGAIN_SECONDS": 5,

@@ -8,7 +8,7 @@ from tests.markdown import Page
 from tests.servers.process import ROOT
 from tests.walkthrough import do
 
-pytestmark = [pytest.mark.sqlite, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.sqlite, pytest.mark.timeout(700)]
 
 
 def test_the_page_about_testing_does_what_it_says(tmp_path: Path) -> None:

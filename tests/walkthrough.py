@@ -23,7 +23,7 @@ INSTALL = (
     "$(python -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))')/needed.pth\n"
     "pip install --no-deps --no-index {wheel}"
 )
-SECONDS = 300
+SECONDS = 600
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from .shop import ORDERS, task
 from .world import World
 
 AGENT = "support_desk"
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 60
 
 Say = Callable[[str], None]
 
