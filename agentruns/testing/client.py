@@ -6,6 +6,9 @@ import os
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+# Longer than any test takes: who is held is let go by it, or killed.
+HOLD_SECONDS = 3600
+
 
 class Refused(RuntimeError):
     """A server of this package answered with an error."""
@@ -70,7 +73,8 @@ class RecorderClient(JsonClient):
 
     def hold(self, point: str) -> Any:
         """Wait here if the test has armed `point`; return the answer that it was armed with."""
-        return self.post(f"/hold/{quote(point, safe='')}", {"pid": os.getpid()})["answer"]
+        path = f"/hold/{quote(point, safe='')}"
+        return self.post(path, {"pid": os.getpid()}, timeout=HOLD_SECONDS)["answer"]
 
     def arm(
         self, point: str, *, times: int = 1, skip: int = 0, block: bool = True, answer: Any = None
@@ -84,7 +88,7 @@ class RecorderClient(JsonClient):
             {"times": times, "skip": skip, "block": block, "answer": answer},
         )
 
-    def wait_reached(self, point: str, *, arrival: int = 1, timeout: float = 20) -> int:
+    def wait_reached(self, point: str, *, arrival: int = 1, timeout: float = 60) -> int:
         """Wait until `point` was reached for the `arrival`-th time; return the process that did."""
         path = f"/reached/{quote(point, safe='')}?arrival={arrival}&timeout={timeout}"
         return int(self.get(path, timeout=timeout + 10)["pid"])

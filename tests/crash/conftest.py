@@ -33,6 +33,5 @@ def nothing_left_behind() -> Iterator[None]:
         url = database_url()
         wait_until(
             lambda: not processes_of_the_database(url),
-            10,
-            lambda: f"the end of {processes_of_the_database(url)}",
+            what=lambda: f"the end of {processes_of_the_database(url)}",
         )

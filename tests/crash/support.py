@@ -11,13 +11,15 @@ from agentruns.enums import RunStatus, StepState, TerminationReason, ToolEffect
 from agentruns.models import AgentRun, Step
 from agentruns.models.step import idempotency_key
 from agentruns.testing.client import RecorderClient
-from tests.harness.environment import AGENTRUNS
 from tests.harness.qcluster import QCluster
-from tests.harness.runs import describe, enqueued, reread
+from tests.harness.runs import describe, end_lease, enqueued, reread
 from tests.servers.cluster import is_alive
-from tests.servers.waiting import wait_until
+from tests.servers.waiting import PATIENCE, wait_until
 
-LEASE_SECONDS: float = AGENTRUNS["LEASE_SECONDS"]
+# Of workers that a test pauses past their lease, or has renew it for longer: as short as can be waited
+# for, and long enough that a busy machine does not pause them past it.
+LEASE_SECONDS = 10.0
+SHORT_LEASE = {"LEASE_SECONDS": LEASE_SECONDS, "HEARTBEAT_SECONDS": 1.0}
 
 
 def begin(agent: str, request: Any = None) -> AgentRun:
@@ -44,21 +46,22 @@ def bodies(run: AgentRun, name: str, recorder: RecorderClient) -> int:
 
 
 def kill_held(agent: str, point: str, qcluster: QCluster, recorder: RecorderClient) -> AgentRun:
-    """Enqueue a run, and kill the worker that executes it when it is at this point."""
+    """Enqueue a run, kill the worker that executes it when it is at this point, and end its lease."""
     run, worker = begin_held(agent, point, recorder)
     qcluster.kill_worker(worker)
     assert reread(run).status == RunStatus.RUNNING
+    end_lease(run)
     return run
 
 
-def wait_out(run: AgentRun, seconds: float, timeout: float = 20) -> None:
+def wait_out(run: AgentRun, seconds: float, timeout: float = PATIENCE) -> None:
     """Wait until so many seconds of the run's lease have passed, by the database's clock."""
     left = timedelta(seconds=LEASE_SECONDS - seconds)
     passed = AgentRun.objects.filter(pk=run.pk, lease_expires_at__lt=Now() + left)
     wait_until(passed.exists, timeout, lambda: f"{seconds} s of the lease: {describe(run)}")
 
 
-def wait_dead(pid: int, timeout: float = 20) -> None:
+def wait_dead(pid: int, timeout: float = PATIENCE) -> None:
     wait_until(lambda: not is_alive(pid), timeout, f"the end of worker {pid}")
 
 

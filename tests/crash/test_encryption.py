@@ -11,7 +11,7 @@ from agentruns.enums import Resolution
 from agentruns.testing.client import RecorderClient
 from tests.agentruns.test_encryption import NEW, OLD, SECRET, keys, stored
 from tests.harness.fixtures import StartQCluster
-from tests.harness.runs import describe, drain, reread, wait_settled
+from tests.harness.runs import describe, drain, end_lease, reread, wait_settled
 
 from .support import COMPLETED, interrupted_step, outcome
 
@@ -31,6 +31,7 @@ def test_a_run_goes_on_under_another_key_from_a_write_that_died_under_the_first(
         run = api.enqueue("one_write", {"secret": SECRET})
         row = api._find(run.uuid)
         cluster.kill_worker(recorder.wait_reached("in_body:write"))
+        end_lease(row)
         recorder.release("in_body:write")
         drain(row, **with_keys(OLD))
         interrupted_step(row)

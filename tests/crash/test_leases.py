@@ -16,7 +16,16 @@ from tests.harness.qcluster import QCluster
 from tests.harness.runs import describe, history, reread, wait_settled
 from tests.servers.waiting import wait_until
 
-from .support import COMPLETED, LEASE_SECONDS, begin, begin_held, bodies, interrupted_step, outcome
+from .support import (
+    COMPLETED,
+    LEASE_SECONDS,
+    SHORT_LEASE,
+    begin,
+    begin_held,
+    bodies,
+    interrupted_step,
+    outcome,
+)
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.server]
 
@@ -27,7 +36,7 @@ def wait_for_renewals(run: AgentRun) -> None:
     assert expires_at is not None
     later = expires_at + timedelta(seconds=1.25 * LEASE_SECONDS)
     renewed = AgentRun.objects.filter(pk=run.pk, lease_expires_at__gt=later)
-    wait_until(renewed.exists, 20, lambda: f"renewals for more than a lease: {describe(run)}")
+    wait_until(renewed.exists, 60, lambda: f"renewals for more than a lease: {describe(run)}")
 
 
 @pytest.mark.parametrize("offset", [600, -600], ids=["ahead", "behind"])
@@ -35,7 +44,7 @@ def test_a_live_worker_keeps_its_run_and_a_dead_one_loses_it_whatever_its_clock_
     offset: float, start_qcluster: StartQCluster, recorder: RecorderClient
 ) -> None:
     """The worker's clock is apart from the clock of the reaper, of this process and the database."""
-    qcluster = start_qcluster(workers=2, clock_offset=offset)
+    qcluster = start_qcluster(workers=2, clock_offset=offset, agentruns=SHORT_LEASE)
     writing, writer = begin_held("one_write", "in_body:write", recorder)
     reading, reader = begin_held("one_write", "in_body:read_before", recorder)
     with Reaper():
@@ -56,8 +65,9 @@ def test_a_live_worker_keeps_its_run_and_a_dead_one_loses_it_whatever_its_clock_
 
 
 def test_a_worker_whose_connections_end_in_a_write_keeps_its_lease_and_records_on_new_ones(
-    qcluster: QCluster, recorder: RecorderClient
+    start_qcluster: StartQCluster, recorder: RecorderClient
 ) -> None:
+    start_qcluster(agentruns=SHORT_LEASE)
     run, _worker = begin_held("one_write", "in_body:write", recorder)
     assert end_other_connections() >= 2
     with Reaper():

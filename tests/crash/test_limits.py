@@ -12,7 +12,7 @@ from agentruns.models import AgentRun
 from agentruns.testing.client import RecorderClient
 from tests.harness.fixtures import StartQCluster
 from tests.harness.processes import Reaper
-from tests.harness.runs import describe, reread
+from tests.harness.runs import describe, end_lease, reread
 from tests.servers.waiting import wait_until
 
 from .support import begin, wait_dead
@@ -39,7 +39,7 @@ def most_at_once(recorder: RecorderClient) -> int:
     return most
 
 
-def all_end(runs: list[AgentRun], timeout: float = 60) -> None:
+def all_end(runs: list[AgentRun], timeout: float = 120) -> None:
     def left() -> list[str]:
         return [describe(run) for run in runs if reread(run).status != RunStatus.COMPLETED]
 
@@ -52,7 +52,10 @@ def test_all_runs_end_and_never_more_than_two_are_inside(
     """Without a sweep: each run that ends wakes the next."""
     for _host in range(2):
         start_qcluster(workers=3, agentruns=PATIENT)
+    recorder.arm("in_body:enter", times=MOST)
     runs = [begin("limited", {"seconds": 0.05}) for _ in range(24)]
+    recorder.wait_reached("in_body:enter", arrival=MOST)
+    recorder.release("in_body:enter")
     all_end(runs)
     assert most_at_once(recorder) == MOST
     assert recorder.count("enter") == len(runs)
@@ -71,7 +74,10 @@ def test_workers_killed_with_a_slot_give_it_up_when_they_are_reaped(
     for worker in held:
         next(cluster for cluster in clusters if cluster.owns(worker)).kill_worker(worker)
         recorder.body("killed", "", killed=worker)
-    assert AgentRun.objects.running().count() == MOST
+    running = list(AgentRun.objects.running())
+    assert len(running) == MOST
+    for run in running:
+        end_lease(run)
     with Reaper() as reaper:
         all_end(runs)
         reaper.check()

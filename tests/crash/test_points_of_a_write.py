@@ -9,10 +9,10 @@ from tests.harness.qcluster import QCluster
 from tests.harness.runs import (
     deliver_again,
     drain,
+    end_lease,
     enqueued,
     reap,
     reread,
-    wait_out_lease,
     wait_settled,
 )
 
@@ -20,12 +20,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def kill_at(point: str, qcluster: QCluster, recorder: RecorderClient) -> AgentRun:
-    """Kill the worker itself at this point of a run's write; return the run, its lease run out."""
+    """Kill the worker itself at this point of a run's write; return the run, its lease ended."""
     recorder.arm(point)
     run = enqueued("one_write", {})
     qcluster.kill_worker(recorder.wait_reached(point))
     assert reread(run).status == RunStatus.RUNNING
-    wait_out_lease(run)
+    end_lease(run)
     return run
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -11,19 +12,20 @@ from agentruns.enums import RunStatus, StepState
 from agentruns.models import AgentRun, Step
 from agentruns.testing.client import RecorderClient
 from tests.harness.fixtures import StartQCluster
-from tests.harness.processes import SyncRunProcess
+from tests.harness.processes import Reaper, SyncRunProcess
 from tests.harness.qcluster import QCluster
 from tests.harness.runs import (
     deliver_again,
     describe,
     drain,
+    end_lease,
     history,
     reap,
     reread,
-    wait_out_lease,
     wait_settled,
 )
 from tests.project.models import LedgerEntry
+from tests.servers.waiting import wait_until
 
 from .support import (
     COMPLETED,
@@ -36,6 +38,7 @@ from .support import (
     interrupted_step,
     kill_held,
     outcome,
+    wait_dead,
 )
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.server]
@@ -95,7 +98,7 @@ def test_a_run_without_a_stored_request_is_not_executed_again(
     run, _created = AgentRun.objects.enqueue("one_write", None)
     wake_after_commit(run.uuid)
     qcluster.kill_worker(recorder.wait_reached("in_body:read_after"))
-    wait_out_lease(run)
+    end_lease(run)
     reap()
     deliver_again(run)
     assert outcome(run) == NOT_RETRYABLE, describe(run)
@@ -116,7 +119,7 @@ def test_a_synchronous_run_that_dies_is_not_executed_again(
         caller.send_signal()
     runs = {int(run.claimed_by.split(":")[2]): run for run in AgentRun.objects.all()}
     for run in runs.values():
-        wait_out_lease(run)
+        end_lease(run)
     reap()
     interrupted_step(runs[inside])
     assert outcome(runs[after]) == NOT_RETRYABLE, describe(runs[after])
@@ -127,7 +130,6 @@ def test_an_idempotent_write_that_was_killed_is_repeated_with_the_same_key(
     qcluster: QCluster, recorder: RecorderClient
 ) -> None:
     run = kill_held("repeatable_write", "in_body:write", qcluster, recorder)
-    wait_out_lease(run)
     drain(run)
     assert outcome(run) == COMPLETED, describe(run)
     first, second = recorder.bodies("write")
@@ -167,6 +169,7 @@ def test_a_transactional_write_happens_exactly_once_wherever_its_worker_dies(
         assert reread(run).pending_effect == ""
         assert LedgerEntry.objects.filter(run=run.uuid).count() == points[point][0], point
     for point, (run, _worker) in held.items():
+        end_lease(run)
         drain(run)
         assert outcome(run) == COMPLETED, describe(run)
         step = Step.objects.get(run=run, key="write")
@@ -175,12 +178,21 @@ def test_a_transactional_write_happens_exactly_once_wherever_its_worker_dies(
         assert LedgerEntry.objects.get(run=run.uuid).idempotency_key == step.idempotency_key
 
 
+def poisoned_more_often_than(attempts: int, recorder: RecorderClient) -> bool:
+    return recorder.count("poison") > attempts
+
+
 def test_a_run_that_kills_its_worker_every_time_ends(
     start_qcluster: StartQCluster, recorder: RecorderClient
 ) -> None:
     start_qcluster(agentruns={"MAX_REQUEUES": 1})
     run = begin("poisoned")
-    drain(run, agentruns={"MAX_REQUEUES": 1})
+    with Reaper(agentruns={"MAX_REQUEUES": 1}):
+        for attempt in range(2):
+            wait_until(partial(poisoned_more_often_than, attempt, recorder), what="the poison")
+            wait_dead(recorder.bodies("poison")[attempt]["pid"])
+            end_lease(run)
+        wait_settled(run)
     assert outcome(run) == EXHAUSTED, describe(run)
     assert len({body["pid"] for body in recorder.bodies("poison")}) == 2
     assert recorder.count("poison") == 2

@@ -13,7 +13,15 @@ from agentruns.testing.client import RecorderClient
 from tests.harness.fixtures import StartQCluster
 from tests.harness.manage import run_manage
 from tests.harness.qcluster import QCluster
-from tests.harness.runs import describe, drain, history, reread, wait_for_status, wait_settled
+from tests.harness.runs import (
+    describe,
+    drain,
+    end_lease,
+    history,
+    reread,
+    wait_for_status,
+    wait_settled,
+)
 from tests.servers.cluster import is_alive
 from tests.servers.waiting import wait_until
 
@@ -79,6 +87,7 @@ def test_a_worker_asked_to_stop_while_a_thread_reads_leaves_the_run_to_the_reape
     run, worker = begin_held("threaded_write", "in_body:read_before", recorder)
     qcluster.kill_worker(worker, signal.SIGTERM)
     wait_dead(worker)
+    end_lease(run)
     drain(run)
     assert outcome(run) == COMPLETED, describe(run)
     assert reread(run).requeue_count == 1
@@ -92,7 +101,7 @@ def test_a_cluster_that_is_stopped_lets_its_worker_finish_the_run(
     qcluster.ask_to_stop()
     wait_until(lambda: "stopping cluster processes" in qcluster.output(), what="the order to stop")
     recorder.release("in_body:write")
-    qcluster.process.wait(timeout=20)
+    qcluster.process.wait(timeout=60)
     assert outcome(run) == COMPLETED, describe(run)
     assert recorder.count("write") == 1
 

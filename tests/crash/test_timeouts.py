@@ -6,7 +6,15 @@ import pytest
 
 from agentruns.testing.client import RecorderClient
 from tests.harness.fixtures import StartQCluster
-from tests.harness.runs import deliver_again, describe, drain, history, reread, wait_settled
+from tests.harness.runs import (
+    deliver_again,
+    describe,
+    drain,
+    end_lease,
+    history,
+    reread,
+    wait_settled,
+)
 
 from .support import COMPLETED, begin_held, bodies, interrupted_step, outcome, wait_dead
 
@@ -14,7 +22,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.server]
 
 # Whole seconds; long enough for a busy machine to reach the write before it. The cluster ends a
 # worker that outlives its timeout by three seconds, if `guard_cycle` adds up to them exactly.
-TIMEOUT = {"timeout": 2, "retry": 90, "guard_cycle": 0.125}
+TIMEOUT = {"timeout": 10, "retry": 90, "guard_cycle": 0.125}
 LONG_LEASE = {"LEASE_SECONDS": 300, "MAX_STEP_SECONDS": 600}
 
 
@@ -42,6 +50,7 @@ def test_a_timeout_inside_a_write_in_a_thread_is_dead_lettered_by_the_reaper(
     start_qcluster(q_cluster=TIMEOUT, agentruns={"END_GRACE_SECONDS": 0.2})
     run, worker = begin_held("threaded_write", "in_body:write", recorder)
     wait_dead(worker)
+    end_lease(run)
     drain(run)
     interrupted_step(run)
     recorder.release("in_body:write")

@@ -20,6 +20,7 @@ from tests.harness.runs import (
     deliver_again,
     describe,
     drain,
+    end_lease,
     history,
     reread,
     wait_settled,
@@ -79,6 +80,7 @@ def test_a_cluster_that_dies_with_messages_in_its_memory_strands_no_run(
     start_qcluster()
     drain(queued)
     assert outcome(queued) == COMPLETED, describe(queued)
+    end_lease(inside)
     drain(inside)
     interrupted_step(inside)
     assert recorder.count("write") == 1
@@ -104,6 +106,7 @@ def test_a_run_killed_inside_a_write_is_dead_lettered_with_the_redis_broker(
     run = begin("one_write")
     with Reaper(**options):
         qcluster.kill_worker(recorder.wait_reached("in_body:write"))
+        end_lease(run)
         wait_settled(run)
         interrupted_step(run)
         other = begin("reads")

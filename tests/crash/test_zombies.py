@@ -31,6 +31,7 @@ from tests.servers.waiting import wait_until
 from .support import (
     COMPLETED,
     LEASE_SECONDS,
+    SHORT_LEASE,
     begin_held,
     bodies,
     epochs,
@@ -42,9 +43,14 @@ from .support import (
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.server]
 
 
+@pytest.fixture
+def qcluster(start_qcluster: StartQCluster) -> QCluster:
+    return start_qcluster(agentruns=SHORT_LEASE)
+
+
 def wait_for_evidence(run: AgentRun) -> Step:
     evidence = Step.objects.filter(run=run, key="write", late_at__isnull=False)
-    step: Step | None = wait_until(evidence.first, 20, lambda: f"late evidence: {describe(run)}")
+    step: Step | None = wait_until(evidence.first, 60, lambda: f"late evidence: {describe(run)}")
     assert step is not None
     return step
 
@@ -52,7 +58,7 @@ def wait_for_evidence(run: AgentRun) -> Step:
 def test_a_write_that_lands_after_its_run_was_dead_lettered_is_kept_as_evidence(
     start_qcluster: StartQCluster, recorder: RecorderClient
 ) -> None:
-    qcluster = start_qcluster(workers=3)
+    qcluster = start_qcluster(workers=3, agentruns=SHORT_LEASE)
     agents = ("one_write", "async_write", "threaded_write")
     held = [begin_held(agent, "in_body:write", recorder) for agent in agents]
     for _run, worker in held:
@@ -98,7 +104,7 @@ def test_a_write_that_fails_after_its_run_was_dead_lettered_is_kept_as_evidence(
 def test_a_worker_paused_before_the_stamp_writes_nothing_into_a_run_that_it_lost(
     start_qcluster: StartQCluster, recorder: RecorderClient
 ) -> None:
-    qcluster = start_qcluster(workers=2)
+    qcluster = start_qcluster(workers=2, agentruns=SHORT_LEASE)
     run, worker = begin_held("one_write", "before_stamp:write", recorder)
     qcluster.kill_worker(worker, signal.SIGSTOP)
     wait_out_lease(run)
@@ -114,10 +120,10 @@ def test_a_worker_paused_before_the_stamp_writes_nothing_into_a_run_that_it_lost
     assert vars(reread(run)) | {"_state": None} == vars(settled) | {"_state": None}
 
 
-# The server ends a transaction in which nothing happens for two seconds.
+# The server ends a transaction in which nothing happens for less than a lease.
 LIMITED = {
-    "postgresql": {"options": "-c idle_in_transaction_session_timeout=2s"},
-    "mysql": {"init_command": f"{MARIADB_OPTIONS['init_command']}, idle_transaction_timeout = 2"},
+    "postgresql": {"options": "-c idle_in_transaction_session_timeout=8s"},
+    "mysql": {"init_command": f"{MARIADB_OPTIONS['init_command']}, idle_transaction_timeout = 8"},
 }
 
 
@@ -126,7 +132,7 @@ def test_a_worker_paused_while_it_holds_the_lock_of_its_run_loses_it(
 ) -> None:
     """The reaper passes by locked rows: the server has to end the transaction of the paused one."""
     limit = json.dumps(LIMITED[connection.vendor])
-    qcluster = start_qcluster(workers=2, TEST_DATABASE_OPTIONS=limit)
+    qcluster = start_qcluster(workers=2, agentruns=SHORT_LEASE, TEST_DATABASE_OPTIONS=limit)
     run, worker = begin_held("transactional_write", "in_record:write", recorder)
     qcluster.kill_worker(worker, signal.SIGSTOP)
     wait_out_lease(run)

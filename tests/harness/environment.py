@@ -11,18 +11,23 @@ from django.db import connections
 from tests.project.apps import CLOCK_OFFSET, RECORDER_URL
 from tests.servers.process import ROOT
 
-# Short enough for a test to wait for, long enough for a busy machine to renew in time.
+# The lease and the steps are long enough for a busy machine, which may pause any process for
+# seconds: a test ends the lease of a dead worker (`end_lease`), or has workers with a shorter one.
 AGENTRUNS: dict[str, Any] = {
-    "LEASE_SECONDS": 2.0,
-    "HEARTBEAT_SECONDS": 0.4,
+    "LEASE_SECONDS": 20.0,
+    "HEARTBEAT_SECONDS": 5.0,
+    "MAX_STEP_SECONDS": 600.0,
     "RETRY_BACKOFF_SECONDS": 0.05,
     "RETRY_BACKOFF_MAX_SECONDS": 0.2,
     "WAKE_AGAIN_SECONDS": 0.2,
-    "RECORD_RETRY_SECONDS": 5.0,
+    "RECORD_RETRY_SECONDS": 30.0,
 }
 
 Q_CLUSTER: dict[str, Any] = {
     "scheduler": False,
+    # A worker is held in a body for as long as a test takes.
+    "timeout": 300,
+    "retry": 400,
 }
 
 

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from tests.servers.process import ROOT, Watchdog
+from tests.servers.waiting import PATIENCE
 
 from .environment import subprocess_environment
 
@@ -79,7 +80,7 @@ class SyncRunProcess(OwnProcess):
     def __init__(self, agent: str, request: Any = None, **options: Any) -> None:
         super().__init__("-m", "tests.harness.sync_run", agent, json.dumps(request), **options)
 
-    def outcome(self, timeout: float = 30) -> dict[str, Any]:
+    def outcome(self, timeout: float = PATIENCE) -> dict[str, Any]:
         """Return what `run()` returned or raised: `outcome`, and its attributes."""
         stdout, stderr = self.process.communicate(timeout=timeout)
         if not stdout.strip():

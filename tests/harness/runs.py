@@ -9,7 +9,8 @@ from django_q.tasks import async_task
 from agentruns.api import enqueue
 from agentruns.enums import TERMINAL, WAITING, RunStatus
 from agentruns.models import AgentRun, Event
-from tests.servers.waiting import wait_until
+from agentruns.testing.settling import LeaseClock
+from tests.servers.waiting import PATIENCE, wait_until
 
 from .manage import ManageResult, run_manage
 from .processes import Reaper
@@ -42,7 +43,7 @@ def describe(run: AgentRun) -> str:
     )
 
 
-def wait_for_status(run: AgentRun, *statuses: RunStatus, timeout: float = 20) -> AgentRun:
+def wait_for_status(run: AgentRun, *statuses: RunStatus, timeout: float = PATIENCE) -> AgentRun:
     """Wait until the run has one of these statuses; touch nothing; return it as it is then."""
 
     def there() -> AgentRun | None:
@@ -54,11 +55,16 @@ def wait_for_status(run: AgentRun, *statuses: RunStatus, timeout: float = 20) ->
     return row
 
 
-def wait_settled(run: AgentRun, timeout: float = 20) -> AgentRun:
+def wait_settled(run: AgentRun, timeout: float = PATIENCE) -> AgentRun:
     return wait_for_status(run, *SETTLED, timeout=timeout)
 
 
-def wait_out_lease(run: AgentRun, timeout: float = 20) -> None:
+def end_lease(run: AgentRun) -> None:
+    """Let the lease of a worker that is dead have run out, so that nobody need wait for it."""
+    LeaseClock(run.uuid).run_out()
+
+
+def wait_out_lease(run: AgentRun, timeout: float = PATIENCE) -> None:
     """Wait until the lease has really run out, by the clock that judges it: the database's."""
     expired = AgentRun.objects.filter(pk=run.pk, lease_expires_at__lt=Now())
     wait_until(expired.exists, timeout, lambda: f"the end of the lease: {describe(run)}")
@@ -69,7 +75,7 @@ def reap(**options: Any) -> ManageResult:
     return run_manage("reap_stale_agent_runs", "--json", **options).check()
 
 
-def drain(run: AgentRun, timeout: float = 30, **options: Any) -> AgentRun:
+def drain(run: AgentRun, timeout: float = PATIENCE, **options: Any) -> AgentRun:
     """Let a real reaper sweep again and again until the run is settled; return it as it is then.
 
     The workers are those of the test's qcluster: a requeued run is woken by a sweep, as in life.
@@ -88,7 +94,7 @@ def drain(run: AgentRun, timeout: float = 30, **options: Any) -> AgentRun:
     return row
 
 
-def deliver_again(run: AgentRun, timeout: float = 20) -> None:
+def deliver_again(run: AgentRun, timeout: float = PATIENCE) -> None:
     """Send the run's wake-up once more, and wait until a worker has dealt with it."""
     task = async_task("agentruns.tasks.execute", str(run.uuid))
     handled = Task.objects.filter(id=task)

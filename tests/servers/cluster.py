@@ -11,7 +11,7 @@ from typing import Self
 import psutil
 
 from tests.servers.process import ROOT, Watchdog
-from tests.servers.waiting import wait_until
+from tests.servers.waiting import PATIENCE, wait_until
 
 
 class ClusterProcess:
@@ -40,7 +40,7 @@ class ClusterProcess:
             )
         self.watchdog = Watchdog(self.process.pid)
         try:
-            wait_until(self.is_up, 60, lambda: f"the start of qcluster:\n{self.output()}")
+            wait_until(self.is_up, 120, lambda: f"the start of qcluster:\n{self.output()}")
         except BaseException:
             self.kill()
             raise
@@ -71,13 +71,13 @@ class ClusterProcess:
             raise AssertionError(f"{pid} is no worker of this cluster")
         os.kill(pid, number)
         if number == signal.SIGKILL:
-            wait_until(lambda: not is_alive(pid), 10, f"the death of worker {pid}")
+            wait_until(lambda: not is_alive(pid), what=f"the death of worker {pid}")
 
     def ask_to_stop(self) -> None:
         """Send the cluster a SIGTERM, as an init system does, and do not wait."""
         self.process.send_signal(signal.SIGTERM)
 
-    def stop(self, timeout: float = 20) -> bool:
+    def stop(self, timeout: float = PATIENCE) -> bool:
         """Stop with SIGTERM; return whether the cluster ended by itself within the time."""
         self.ask_to_stop()
         try:
@@ -100,7 +100,7 @@ class ClusterProcess:
         except ProcessLookupError:
             pass
         self.process.wait()
-        wait_until(lambda: not any(is_alive(pid) for pid in members), 10, "the end of qcluster")
+        wait_until(lambda: not any(is_alive(pid) for pid in members), what="the end of qcluster")
 
     def __exit__(
         self,

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from tests.servers.waiting import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -45,7 +47,7 @@ class ServerProcess:
     `ready` is the line that the server printed: its port, and more where it has more to say.
     """
 
-    def __init__(self, name: str, *arguments: str, timeout: float = 15) -> None:
+    def __init__(self, name: str, *arguments: str, timeout: float = PATIENCE) -> None:
         self.name = name
         self.module = name if "." in name else f"tests.servers.{name}"
         self.options = ("--exit-with-stdin", *arguments)

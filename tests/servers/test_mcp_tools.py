@@ -13,6 +13,8 @@ from pydantic_ai.models.test import TestModel
 from agentruns.testing.client import RecorderClient
 from tests.servers.process import ROOT, ServerProcess
 
+# A busy machine takes long to start a process, and to answer.
+PATIENT = 60
 TOOLS = ["look_up_ticket", "close_ticket", "answer_ticket", "archive_ticket", "escalate_ticket"]
 
 
@@ -27,7 +29,7 @@ def call_every_tool(toolset: MCPToolset[None]) -> None:
 
 def test_serves_its_tools_over_http(recorder: RecorderClient, recorder_url: str) -> None:
     with ServerProcess("mcp_tools", "--http", "--recorder", recorder_url) as server:
-        call_every_tool(MCPToolset(f"{server.url}/mcp"))
+        call_every_tool(MCPToolset(f"{server.url}/mcp", init_timeout=PATIENT))
     assert sorted(body["name"] for body in recorder.bodies()) == sorted(TOOLS)
 
 
@@ -40,7 +42,7 @@ def test_serves_its_tools_over_stdio(recorder: RecorderClient, recorder_url: str
                 env={**os.environ, "RECORDER_URL": recorder_url},
                 cwd=str(ROOT),
             ),
-            init_timeout=60,  # a busy machine takes long to start a process
+            init_timeout=PATIENT,
         )
     )
     assert sorted(body["name"] for body in recorder.bodies()) == sorted(TOOLS)
@@ -52,12 +54,12 @@ def test_dies_in_the_middle_of_a_tool(recorder: RecorderClient, recorder_url: st
         ServerProcess("mcp_tools", "--http", "--recorder", recorder_url) as server,
         pytest.raises(Exception),  # noqa: B017 - how a client sees it is the client's business
     ):
-        call_every_tool(MCPToolset(f"{server.url}/mcp"))
+        call_every_tool(MCPToolset(f"{server.url}/mcp", init_timeout=PATIENT))
     assert recorder.count("answer_ticket") == 1
 
 
 def test_tells_its_client_that_a_tool_failed(recorder: RecorderClient, recorder_url: str) -> None:
     recorder.arm("in_mcp:answer_ticket", block=False, answer="fail")
     with ServerProcess("mcp_tools", "--http", "--recorder", recorder_url) as server:
-        call_every_tool(MCPToolset(f"{server.url}/mcp"))
+        call_every_tool(MCPToolset(f"{server.url}/mcp", init_timeout=PATIENT))
     assert recorder.count("answer_ticket") == 2

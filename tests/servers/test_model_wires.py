@@ -64,7 +64,7 @@ def test_a_fault_meets_as_many_requests_as_it_says(wire: Wire, path: str) -> Non
 
 def test_a_rate_limit_says_when_to_come_back(wire: Wire, path: str) -> None:
     wire.script(CONVERSATIONS, [{"request": 1, "status": 429, "retry_after": 7}])
-    connection = http.client.HTTPConnection(wire.address, timeout=10)
+    connection = http.client.HTTPConnection(wire.address, timeout=60)
     connection.request("POST", path, json.dumps(body()))
     response = connection.getresponse()
     assert (response.status, response.headers["Retry-After"]) == (429, "7")
@@ -76,7 +76,7 @@ def test_a_cut_connection_ends_in_the_middle_of_the_answer(
     stream: bool, wire: Wire, path: str
 ) -> None:
     wire.script(CONVERSATIONS, [{"request": 1, "cut": True}])
-    connection = http.client.HTTPConnection(wire.address, timeout=10)
+    connection = http.client.HTTPConnection(wire.address, timeout=60)
     connection.request("POST", path, json.dumps(body(1, stream=stream)))
     response = connection.getresponse()
     assert response.status == 200
@@ -86,7 +86,7 @@ def test_a_cut_connection_ends_in_the_middle_of_the_answer(
 
 
 def test_streams_the_answer_in_pieces(wire: Wire, path: str) -> None:
-    connection = http.client.HTTPConnection(wire.address, timeout=10)
+    connection = http.client.HTTPConnection(wire.address, timeout=60)
     connection.request("POST", path, json.dumps(body(1, stream=True)))
     events = connection.getresponse().read().decode()
     assert "It was sent " in events

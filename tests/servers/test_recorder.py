@@ -29,7 +29,7 @@ def test_an_armed_point_holds_until_it_is_released(recorder: RecorderClient) -> 
         assert recorder.wait_reached("in_body:write") == os.getpid()
         assert not held.done()
         recorder.release("in_body:write")
-        assert held.result(timeout=10) == "unavailable"
+        assert held.result(timeout=60) == "unavailable"
 
 
 def test_lets_the_first_arrivals_pass_and_acts_on_the_next_ones(recorder: RecorderClient) -> None:

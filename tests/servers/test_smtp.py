@@ -15,7 +15,7 @@ def send(server: Smtp, recipient: str) -> None:
     message["Message-ID"] = "<1@example.org>"
     message["X-Idempotency-Key"] = "key-1"
     message.set_content("It is on its way.")
-    with smtplib.SMTP(server.host, server.port, timeout=10) as connection:
+    with smtplib.SMTP(server.host, server.port, timeout=60) as connection:
         connection.send_message(message)
 
 
@@ -38,4 +38,4 @@ def test_withholds_its_reply_after_the_message_was_written_down(smtp_server: Smt
         assert len(smtp_server.messages()) == 2
         assert not sent.done()
         smtp_server.release()
-        sent.result(timeout=10)
+        sent.result(timeout=60)

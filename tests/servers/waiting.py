@@ -7,10 +7,14 @@ from typing import TypeVar
 T = TypeVar("T")
 
 INTERVAL = 0.05
+# What is waited for takes milliseconds; a process that is started on a busy machine, many seconds.
+PATIENCE = 60.0
 
 
 def wait_until(
-    condition: Callable[[], T], timeout: float = 60, what: str | Callable[[], object] = "condition"
+    condition: Callable[[], T],
+    timeout: float = PATIENCE,
+    what: str | Callable[[], object] = "condition",
 ) -> T:
     """Ask until the answer is true, and return it.
 

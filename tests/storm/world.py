@@ -26,6 +26,9 @@ T = TypeVar("T")
 CLUSTERS, WORKERS, REAPERS = 2, 2, 2
 PATIENCE_SECONDS = 60
 AGENTRUNS = {
+    # A worker that is paused is paused past it.
+    "LEASE_SECONDS": 2.0,
+    "HEARTBEAT_SECONDS": 0.4,
     "MAX_STEP_SECONDS": 10,
     "MAX_REQUEUES": 8,
     "RECORD_RETRY_SECONDS": 10,

@@ -14,7 +14,7 @@ from agentruns.testing.client import RecorderClient
 from tests.crash.support import COMPLETED, bodies, interrupted_step, outcome
 from tests.harness.fixtures import StartQCluster
 from tests.harness.manage import run_manage
-from tests.harness.runs import describe, drain, enqueued, reread, wait_settled
+from tests.harness.runs import describe, drain, end_lease, enqueued, reread, wait_settled
 
 from .earlier import Earlier, code_of, states
 
@@ -86,10 +86,12 @@ def test_today_s_go_on_from_their_journals_where_they_died(
     *written, interrupted = rows(uuids)
     start_qcluster()
     for run in written:
+        end_lease(run)
         drain(run)
         assert outcome(run) == COMPLETED, describe(run)
         assert [bodies(run, name, recorder) for name in ("read_before", "write")] == [1, 1]
         assert bodies(run, "read_after", recorder) == 2
+    end_lease(interrupted)
     drain(interrupted)
     interrupted_step(interrupted)
     api.resolve(
@@ -120,6 +122,7 @@ def test_they_go_on_from_today_s_journals(
     run = enqueued("one_write", {})
     new.kill_worker(recorder.wait_reached("in_body:read_after"))
     new.kill()
+    end_lease(run)
     recorder.release("in_body:read_after")
     with (
         earlier.cluster(tmp_path / "old", recorder_url=recorder_url),
