@@ -58,7 +58,8 @@ def known_constants() -> frozenset[str]:
     read = (
         name
         for file in scripts
-        if file.is_file() and file.suffix != ".pyc"
+        # Other processes write there meanwhile.
+        if "__pycache__" not in file.parts and file.is_file()
         for name in ENVIRONMENT.findall(file.read_text(encoding="utf-8"))
     )
     return frozenset([*Conf.names(), *dir(global_settings), *members, *vars(enums), *read])
