@@ -94,7 +94,7 @@ def test_leaves_no_process_when_it_is_stopped(
     process = start()
     wait_until(lambda: begun(tmp_path), 120, "the first e-mail")
     process.send_signal(number)
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     assert process.returncode != 0
     wait_until(lambda: not processes_of(tmp_path), what=lambda: processes_of(tmp_path))
 
@@ -106,7 +106,7 @@ def test_two_at_a_time_are_refused(
     wait_until(lambda: begun(tmp_path), 120, "the first e-mail")
     first.send_signal(signal.SIGSTOP)  # so that it is still there when the second has started
     second = start()
-    _, errors = second.communicate(timeout=60)
+    _, errors = second.communicate(timeout=120)
     assert second.returncode == 2
     assert "another demonstration" in errors
 

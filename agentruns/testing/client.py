@@ -88,7 +88,7 @@ class RecorderClient(JsonClient):
             {"times": times, "skip": skip, "block": block, "answer": answer},
         )
 
-    def wait_reached(self, point: str, *, arrival: int = 1, timeout: float = 60) -> int:
+    def wait_reached(self, point: str, *, arrival: int = 1, timeout: float = 120) -> int:
         """Wait until `point` was reached for the `arrival`-th time; return the process that did."""
         path = f"/reached/{quote(point, safe='')}?arrival={arrival}&timeout={timeout}"
         return int(self.get(path, timeout=timeout + 10)["pid"])

@@ -11,7 +11,7 @@ from .shop import ORDERS, task
 from .world import World
 
 AGENT = "support_desk"
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 120
 
 Say = Callable[[str], None]
 

@@ -36,7 +36,7 @@ def wait_for_renewals(run: AgentRun) -> None:
     assert expires_at is not None
     later = expires_at + timedelta(seconds=1.25 * LEASE_SECONDS)
     renewed = AgentRun.objects.filter(pk=run.pk, lease_expires_at__gt=later)
-    wait_until(renewed.exists, 60, lambda: f"renewals for more than a lease: {describe(run)}")
+    wait_until(renewed.exists, what=lambda: f"renewals for more than a lease: {describe(run)}")
 
 
 @pytest.mark.parametrize("offset", [600, -600], ids=["ahead", "behind"])

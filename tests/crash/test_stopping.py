@@ -23,7 +23,7 @@ from tests.harness.runs import (
     wait_settled,
 )
 from tests.servers.cluster import is_alive
-from tests.servers.waiting import wait_until
+from tests.servers.waiting import PATIENCE, wait_until
 
 from .support import COMPLETED, begin_held, bodies, epochs, outcome, wait_dead
 
@@ -101,7 +101,7 @@ def test_a_cluster_that_is_stopped_lets_its_worker_finish_the_run(
     qcluster.ask_to_stop()
     wait_until(lambda: "stopping cluster processes" in qcluster.output(), what="the order to stop")
     recorder.release("in_body:write")
-    qcluster.process.wait(timeout=60)
+    qcluster.process.wait(timeout=PATIENCE)
     assert outcome(run) == COMPLETED, describe(run)
     assert recorder.count("write") == 1
 

@@ -50,7 +50,7 @@ def qcluster(start_qcluster: StartQCluster) -> QCluster:
 
 def wait_for_evidence(run: AgentRun) -> Step:
     evidence = Step.objects.filter(run=run, key="write", late_at__isnull=False)
-    step: Step | None = wait_until(evidence.first, 60, lambda: f"late evidence: {describe(run)}")
+    step: Step | None = wait_until(evidence.first, what=lambda: f"late evidence: {describe(run)}")
     assert step is not None
     return step
 

@@ -30,7 +30,7 @@ class ManageResult:
 
 
 def run_manage(
-    *arguments: str, timeout: float = 120, root: Path = ROOT, **options: Any
+    *arguments: str, timeout: float = 240, root: Path = ROOT, **options: Any
 ) -> ManageResult:
     """Run `manage.py` with these arguments in a process of its own, on this test's database.
 

@@ -16,7 +16,7 @@ class SmtpClient(JsonClient):
         """Withhold the reply to DATA from mail to `recipient` ('': everybody) that has arrived."""
         self.post("/hold", {"recipient": recipient})
 
-    def wait_held(self, count: int = 1, *, timeout: float = 60) -> None:
+    def wait_held(self, count: int = 1, *, timeout: float = 120) -> None:
         """Wait until `count` messages were written down and their replies withheld."""
         self.get(f"/held?count={count}&timeout={timeout}", timeout=timeout + 10)
 
@@ -37,7 +37,7 @@ class WireClient(JsonClient):
         requests: list[dict[str, Any]] = self.get("/requests")
         return requests
 
-    def wait_held(self, count: int = 1, *, timeout: float = 60) -> None:
+    def wait_held(self, count: int = 1, *, timeout: float = 120) -> None:
         self.get(f"/held?count={count}&timeout={timeout}", timeout=timeout + 10)
 
     def release(self) -> None:

@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 INTERVAL = 0.05
 # What is waited for takes milliseconds; a process that is started on a busy machine, many seconds.
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 def wait_until(

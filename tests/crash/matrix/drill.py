@@ -31,7 +31,7 @@ from tests.servers.waiting import wait_until
 from .cells import OF_THE_STEP, VERIFIES, Cell, Signal, Situation
 from .judging import broken_in
 
-WORKER_SECONDS = 60
+WORKER_SECONDS = 120
 # Nothing but a worker that is stopped waits for its lease.
 LONG = {"LEASE_SECONDS": 120.0, "HEARTBEAT_SECONDS": 10.0, "MAX_STEP_SECONDS": 600.0}
 SHORT = {"LEASE_SECONDS": 2.0, "HEARTBEAT_SECONDS": 0.4, "MAX_STEP_SECONDS": 600.0}
