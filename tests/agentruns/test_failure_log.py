@@ -7,12 +7,11 @@ import pytest
 
 from agentruns import api
 from agentruns.exceptions import CancelRequested, GivenBack, LeaseLost
-from agentruns.models import AgentRun
 from agentruns.segment import Segment
 from agentruns.tracebacks import told_traceback
 from tests.agentruns.cases import conf
 from tests.agentruns.test_redaction import CARD, HIDE
-from tests.factories import READ, WRITE, executed, expire, reap
+from tests.factories import READ, WRITE, executed, lose
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -99,8 +98,7 @@ def test_a_parked_run_has_not_failed(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_failure_is_logged_though_the_run_was_lost(caplog: pytest.LogCaptureFixture) -> None:
     def agent(segment: Segment) -> Any:
-        expire(segment.run)
-        reap(AgentRun.objects.get(pk=segment.run.pk))
+        lose(segment.run)
         deep_in_my_code("")
 
     executed(agent)

@@ -19,6 +19,7 @@ from tests.factories import (
     expire,
     fenced,
     history,
+    lose,
     queued,
     reap,
     registered,
@@ -138,8 +139,7 @@ def test_a_segment_that_lost_its_run_in_the_body_leaves_evidence(raises: bool) -
     def agent(segment: Segment) -> None:
         def write(key: str) -> dict[str, str]:
             bodies.append("write")
-            expire(segment.run)
-            reap(segment.run)
+            lose(segment.run)
             if raises:
                 raise ConnectionResetError("no answer")
             return {"sent": key}
@@ -169,8 +169,7 @@ def test_a_segment_whose_run_was_claimed_again_changes_nothing_of_it() -> None:
 
     def agent(segment: Segment) -> None:
         def read(key: str) -> str:
-            expire(segment.run)
-            reap(segment.run)
+            lose(segment.run)
             AgentRun.objects.filter(pk=segment.run.pk).write_guarded(
                 available_at=segment.run.created_at
             )

@@ -24,6 +24,7 @@ from tests.factories import (
     executed,
     expire,
     history,
+    lose,
     queued,
     reread,
     running,
@@ -287,10 +288,7 @@ def test_the_largest_payloads_fit_into_the_statements_that_hold_several(how: str
     else:
 
         def body(key: str) -> str:
-            expire(run_of[0])
-            with transaction.atomic():
-                for row in AgentRun.objects.lock_stale([run_of[0].pk]):
-                    row.reap()
+            lose(run_of[0])
             return text
 
         run_of: list[AgentRun] = []

@@ -35,11 +35,10 @@ from tests.factories import (
     WRITE,
     claim,
     executed,
-    expire,
     history,
+    lose,
     make_due,
     queued,
-    reap,
     registered,
     reread,
     snapshot,
@@ -127,8 +126,7 @@ def test_a_run_that_another_process_has_now_is_lost() -> None:
     def agent(segment: Segment) -> None:
         # As after a person's verdict, the run is executed in the background.
         AgentRun.objects.filter(pk=segment.run.pk).write_guarded(mode="queued")
-        expire(segment.run)
-        reap(segment.run)
+        lose(segment.run)
         make_due(segment.run)
         claim(segment.run, "another:host:1:00000000")
         segment.step("write", nothing, effect=WRITE)
@@ -141,8 +139,7 @@ def test_a_run_that_another_process_has_now_is_lost() -> None:
 def test_a_run_that_was_lost_and_dead_lettered_is_uncertain() -> None:
     def agent(segment: Segment) -> None:
         def body(key: str) -> None:
-            expire(segment.run)
-            reap(segment.run)
+            lose(segment.run)
 
         segment.step("write", body, effect=WRITE)
 
@@ -275,8 +272,7 @@ def test_a_thread_that_stays_in_its_write_leaves_the_run_to_the_reaper(
     assert (row.status, row.pending_effect) == ("running", WRITE)
     release.set()
     threads[0].join()
-    expire(row)
-    reap(row)
+    lose(row)
     assert reread(row).former_worker_may_act()
 
 

@@ -30,8 +30,7 @@ from tests.factories import (
     empty_fence_by_hand,
     execute_again,
     executed,
-    expire,
-    reap,
+    lose,
     reread,
     step_of,
 )
@@ -537,8 +536,7 @@ def test_a_swallowed_end_of_the_process_does_not_complete(
 
 def test_a_swallowed_lost_lease_does_not_complete(bodies: Bodies) -> None:
     def agent(segment: Segment) -> str:
-        expire(segment.run)
-        reap(segment.run)
+        lose(segment.run)
         for name in ("one", "two"):
             try:
                 segment.step(name, bodies.body(name), effect=WRITE)

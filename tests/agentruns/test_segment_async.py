@@ -17,9 +17,8 @@ from tests.factories import (
     WRITE,
     execute_again,
     executed,
-    expire,
+    lose,
     queued,
-    reap,
     reread,
     step_of,
 )
@@ -423,15 +422,14 @@ def test_what_cannot_be_ended_leaves_the_run_to_the_reaper(settings: Any) -> Non
             execute(str(run.uuid))
     row = reread(run)
     assert (row.status, row.claim_epoch) == ("running", 1)
-    expire(run)
-    reap(run)
+    lose(run)
     assert reread(run).status == "queued"
 
 
 def test_evidence_of_a_write_whose_run_was_lost_is_kept(bodies: Bodies) -> None:
     async def agent(segment: Segment) -> None:
         async def write(key: str) -> str:
-            await asyncio.to_thread(lose, segment.run)
+            await asyncio.to_thread(lose_elsewhere, segment.run)
             return "sent"
 
         await segment.astep("write", write, effect=WRITE)
@@ -441,11 +439,10 @@ def test_evidence_of_a_write_whose_run_was_lost_is_kept(bodies: Bodies) -> None:
     assert Step.objects.get(run=run).landed_late
 
 
-def lose(run: AgentRun) -> None:
+def lose_elsewhere(run: AgentRun) -> None:
     from django.db import connection
 
     try:
-        expire(run)
-        reap(run)
+        lose(run)
     finally:
         connection.close()

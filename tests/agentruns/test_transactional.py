@@ -17,8 +17,7 @@ from tests.factories import (
     WRITE,
     execute_again,
     executed,
-    expire,
-    reap,
+    lose,
     step_of,
 )
 from tests.project.models import LedgerEntry
@@ -147,11 +146,6 @@ def test_the_row_is_not_locked_while_the_body_runs() -> None:
         segment.step("ledger", body, effect=TRANSACTIONAL)
 
     assert executed(agent).status == "completed"
-
-
-def lose(run: AgentRun) -> None:
-    expire(run)
-    reap(run)
 
 
 def in_another_thread(function: Any) -> None:
