@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -119,3 +120,12 @@ def own_registry() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:  # its own: a test may undo its `monkeypatch`
         patch.setattr(registry, "_agents", dict(registry._agents))
         yield
+
+
+@pytest.fixture(autouse=True)
+def own_heartbeat() -> Iterator[None]:
+    """Let no heartbeat go on in the next test: a segment does not wait for the end of its own."""
+    yield
+    for thread in threading.enumerate():
+        if thread.name.startswith("agentruns-heartbeat"):
+            thread.join(timeout=30)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from django.db.models.functions import Now
 
+from agentruns.conf import conf as app_conf
 from agentruns.exceptions import LeaseLost
 from agentruns.guard import from_now
 from agentruns.models import AgentRun
@@ -82,14 +83,28 @@ def test_a_blocking_body_does_not_starve_it(conf: Any) -> None:
 def test_it_stops_with_its_segment(conf: Any) -> None:
     conf(HEARTBEAT_SECONDS=0.05)
     executed(lambda segment: None)
-    assert not [thread for thread in threading.enumerate() if "agentruns" in thread.name]
+
+    def left() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if "agentruns" in thread.name]
+
+    wait_until(lambda: not left(), what="the end of its threads")
+
+
+def hang_longer_than_a_step_may(segment: Segment) -> None:
+    """Only its clock is set back here, so that no other step of the test has to be quick."""
+    segment.heartbeat._progress_at -= 1.5 * app_conf.MAX_STEP_SECONDS
+    wait_until(lambda: segment.heartbeat._hung, what="a beat that is left out")
 
 
 def test_it_does_not_renew_what_hangs_longer_than_a_step_may(conf: Any) -> None:
-    conf(LEASE_SECONDS=2, HEARTBEAT_SECONDS=0.05, MAX_STEP_SECONDS=1)
+    conf(LEASE_SECONDS=20, HEARTBEAT_SECONDS=0.05)
 
     def agent(segment: Segment) -> None:
         def hang(key: str) -> None:
+            hang_longer_than_a_step_may(segment)
+            # Long enough for many beats, if there were any.
+            row = AgentRun.objects.filter(pk=segment.run.pk)
+            row.write_guarded(lease_expires_at=from_now(1))
             stale = AgentRun.objects.stale().filter(pk=segment.run.pk)
             wait_until(stale.exists, what="the end of the lease")
             reap(segment.run)
@@ -101,10 +116,10 @@ def test_it_does_not_renew_what_hangs_longer_than_a_step_may(conf: Any) -> None:
 
 
 def test_it_renews_again_when_the_hanging_step_was_recorded_after_all(conf: Any) -> None:
-    conf(LEASE_SECONDS=20, HEARTBEAT_SECONDS=0.05, MAX_STEP_SECONDS=1)
+    conf(LEASE_SECONDS=20, HEARTBEAT_SECONDS=0.05)
 
     def agent(segment: Segment) -> None:
-        segment.step("hang", lambda key: wait_until(lambda: segment.heartbeat._hung), effect=READ)
+        segment.step("hang", lambda key: hang_longer_than_a_step_may(segment), effect=READ)
         AgentRun.objects.filter(pk=segment.run.pk).write_guarded(lease_expires_at=Now())
         wait_until(lambda: is_covered(segment.run, 10), what="a renewal")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -78,8 +79,10 @@ def test_importing_every_module_of_it_pulls_in_no_llm_library() -> None:
 
 @pytest.mark.server
 @pytest.mark.django_db(transaction=True)
-def test_a_worker_that_waits_in_a_step_holds_no_transaction_and_no_row_lock() -> None:
+def test_a_worker_that_waits_in_a_step_holds_no_transaction_and_no_row_lock(settings: Any) -> None:
     """As it does for a model: in the body, with its fence stamped or none."""
+    # A beat is short, and has a row lock: there is one at the beginning, and none meanwhile.
+    settings.AGENTRUNS = {**settings.AGENTRUNS, "LEASE_SECONDS": 180, "HEARTBEAT_SECONDS": 60}
     seen: list[tuple[str, int]] = []
 
     def agent(segment: Segment) -> None:

@@ -97,6 +97,10 @@ def renewed_again(*runs: AgentRun) -> None:
     wait_until(all_later, what="a renewal of each")
 
 
+def pulses() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith(PULSE)]
+
+
 def leases(*runs: AgentRun) -> dict[int, Any]:
     return dict(of(*runs).values_list("pk", "lease_expires_at"))
 
@@ -113,7 +117,8 @@ def test_a_beat_is_one_statement_for_all_segments(conf: Any, renewed_by: str, nu
             # Not three renewals waited for: what lands in one of them may have been sent before it.
             wait_until(lambda: len(sent) >= begun + 6, what="more beats")
             beats = sent[begun:]
-            [thread] = [t for t in threading.enumerate() if t.name.startswith(PULSE)]
+            [thread] = pulses()
+    thread.join(timeout=20)
     assert not thread.is_alive()
     if renewed_by == "statement":
         assert {len(params[0]) for _sql, params in beats} == {number}
@@ -161,7 +166,7 @@ def test_it_ends_with_the_last_segment_and_begins_with_the_next(conf: Any) -> No
             with opened(second):
                 renewed_again(first[0], second[0])
             renewed_again(first[0])
-        assert not [t for t in threading.enumerate() if t.name.startswith(PULSE)]
+        wait_until(lambda: not pulses(), what="the end of the thread")
 
 
 def test_a_segment_that_began_does_not_wait_for_the_next_beat(conf: Any) -> None:
@@ -176,7 +181,7 @@ def test_a_segment_that_began_does_not_wait_for_the_next_beat(conf: Any) -> None
 
 @pytest.mark.server
 def test_a_segment_that_begins_after_the_connection_died_has_its_first_beat(conf: Any) -> None:
-    conf(LEASE_SECONDS=5, HEARTBEAT_SECONDS=50)
+    conf(LEASE_SECONDS=60, HEARTBEAT_SECONDS=50)
     with opened(running()):
         end_other_connections()
         second = running()
@@ -213,23 +218,19 @@ def test_a_zombie_beside_its_successor_is_told(conf: Any, renewed_by: str) -> No
 
 @pytest.mark.server
 def test_a_row_that_is_held_keeps_no_other_from_being_renewed(conf: Any, renewed_by: str) -> None:
-    """For longer than a lease, which really passes."""
-    conf(LEASE_SECONDS=1.0, HEARTBEAT_SECONDS=0.1)
+    """Until its lease is over: whoever holds the row ends it."""
+    conf(LEASE_SECONDS=60, HEARTBEAT_SECONDS=0.05)
     blocked, free = running(), running()
     with opened(blocked, free) as (waits, goes_on):
-        with holding(lambda: of(blocked[0]).select_for_update(no_key=no_key()).get()):
-            ran_out = of(blocked[0]).filter(lease_expires_at__lt=from_now(-1.0))
-            while not ran_out.exists():
-                assert not AgentRun.objects.stale().filter(pk=free[0].pk).exists()
-                goes_on.heartbeat.refuse_if_lost()
-            assert waits.heartbeat.lost is None
-        wait_until(lambda: covered(blocked[0], seconds=0), what="its renewal")
+        with holding(lambda: expire(blocked[0])):
+            before = leases(blocked[0])
+            for _beat in range(3):
+                renewed_again(free[0])
+            assert leases(blocked[0]) == before
+            assert (waits.heartbeat.lost, goes_on.heartbeat.lost) == (None, None)
+        wait_until(lambda: covered(blocked[0]), what="its renewal")
         assert waits.heartbeat.lost is None
         renewed_again(blocked[0])
-
-
-def no_key() -> bool:
-    return bool(connection.features.has_select_for_no_key_update)
 
 
 @pytest.mark.postgres
@@ -289,6 +290,7 @@ def test_only_a_run_that_is_not_being_settled_is_said_to_be_lost(
     segment.settling = settling
     run.complete(held, Payload.of("done"))
     segment.beat_alone()
+    wait_until(lambda: not pulses(), what="the end of the beat")
     segment.stop()
     assert segment.lost is not None
     assert ("is completed" in caplog.text) is not settling
