@@ -87,14 +87,20 @@ def test_calls_that_only_their_order_tells_apart_need_a_key_when_tasks_race() ->
     sent: list[str] = []
 
     async def agent(segment: Segment) -> Any:
+        recorded = asyncio.Event()
+
         async def body(key: str) -> None:
             sent.append(key)
 
-        async def branch(seconds: float) -> None:
-            await asyncio.sleep(seconds)
+        async def first() -> None:
+            await segment.astep("send", body, effect=WRITE)
+            recorded.set()
+
+        async def second() -> None:
+            await recorded.wait()
             await segment.astep("send", body, effect=WRITE)
 
-        await asyncio.gather(branch(0), branch(0.5))
+        await asyncio.gather(first(), second())
 
     run = executed(agent)
     assert run.status == RunStatus.FAILED
@@ -229,7 +235,9 @@ def test_a_strangers_retry_after_puts_no_run_off_for_ever(asked: float) -> None:
 
 def sleep_when_up(up: Any) -> None:
     up.set()
-    time.sleep(30)
+    # Not at once: a signal that comes right before a sleep is handled after it.
+    for _ in range(900):
+        time.sleep(0.1)
 
 
 def test_a_child_that_a_body_forked_is_ended_by_its_own_sigterm() -> None:
@@ -238,9 +246,9 @@ def test_a_child_that_a_body_forked_is_ended_by_its_own_sigterm() -> None:
         up = context.Event()
         child = context.Process(target=sleep_when_up, args=(up,))
         child.start()
-        assert up.wait(10)
+        assert up.wait(30)
         child.terminate()
-        child.join(10)
+        child.join(30)
         return child.exitcode or 0
 
     run = executed(lambda segment: segment.step("fork", body, effect=WRITE))
@@ -256,8 +264,8 @@ def test_a_segment_is_refused_in_a_child_that_a_body_forked() -> None:
         said, told = context.Pipe(duplex=False)
         child = context.Process(target=step_in_child, args=(segment, told))
         child.start()
-        assert said.poll(10), "the child hangs"
-        child.join(10)
+        assert said.poll(30), "the child hangs"
+        child.join(30)
         return str(said.recv())
 
     run = executed(agent)
