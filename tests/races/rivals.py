@@ -14,6 +14,9 @@ from agentruns.reaper import sweep
 from tests.harness.database import own_backend, waits_for_a_lock
 from tests.servers.waiting import wait_until
 
+# How long anybody waits for another one before a test gives up.
+PATIENCE = 60
+
 
 class Rival(threading.Thread):
     """Calls a function on a connection of its own; `outcome()` gives or raises what came of it."""
@@ -35,7 +38,7 @@ class Rival(threading.Thread):
             connection.close()
 
     def outcome(self) -> Any:
-        self.join(timeout=20)
+        self.join(timeout=PATIENCE)
         assert not self.is_alive(), "the rival still waits"
         if self._error is not None:
             raise self._error
@@ -58,11 +61,13 @@ def holding(function: Callable[[], Any]) -> Iterator[None]:
         with transaction.atomic():
             function()
             done.set()
-            assert release.wait(20)
+            assert release.wait(PATIENCE)
 
     holder = Rival(hold)
     holder.start()
-    wait_until(lambda: done.is_set() or not holder.is_alive(), what="the first to hold the row")
+    wait_until(
+        lambda: done.is_set() or not holder.is_alive(), PATIENCE, "the first to hold the row"
+    )
     try:
         yield
     finally:
@@ -76,7 +81,7 @@ def second_comes_while(first: Callable[[], Any], second: Callable[[], Any]) -> R
     with holding(first):
         rival.start()
         wait_until(rival.waits_for_a_lock, what="the second to wait for the first")
-    rival.join(timeout=20)
+    rival.join(timeout=PATIENCE)
     return rival
 
 
@@ -86,7 +91,7 @@ def together(*functions: Callable[[], Any]) -> list[Rival]:
 
     def start_together(function: Callable[[], Any]) -> Callable[[], Any]:
         def started() -> Any:
-            barrier.wait(20)
+            barrier.wait(PATIENCE)
             return function()
 
         return started
@@ -95,7 +100,7 @@ def together(*functions: Callable[[], Any]) -> list[Rival]:
     for rival in rivals:
         rival.start()
     for rival in rivals:
-        rival.join(timeout=30)
+        rival.join(timeout=PATIENCE)
     return rivals
 
 

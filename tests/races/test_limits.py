@@ -26,6 +26,12 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.server]
 LIMITS = {"agent": 1}
 
 
+@pytest.fixture(autouse=True)
+def nobody_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim that holds the others up for some seconds is no reason to put them in line here."""
+    monkeypatch.setattr(slots, "LOCK_SECONDS", 60)
+
+
 def claimed(run: AgentRun, limits: dict[str, int] = LIMITS) -> bool:
     return hotrun.claim(run.uuid, OWNER, limits=limits) is not None
 

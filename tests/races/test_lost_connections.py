@@ -43,6 +43,7 @@ STARTED = b'INSERT INTO "agentruns_step"'
 RECORDED = b'UPDATE "agentruns_step"'
 CLEARED = b'UPDATE "agentruns_agentrun"'
 COMMIT = b"COMMIT"
+RENEWED_WITH_OTHERS = b"SKIP LOCKED"
 LOCKED = b"FOR UPDATE" if connection.vendor == "mysql" else b"FOR NO KEY UPDATE"
 
 
@@ -55,7 +56,7 @@ def wire() -> Iterator[BreakingWire]:
 @pytest.fixture(autouse=True)
 def no_heartbeats_in_between(settings: Any) -> None:
     """Leave the statements to the segment: one beat at its beginning."""
-    settings.AGENTRUNS = {**settings.AGENTRUNS, "HEARTBEAT_SECONDS": 60, "LEASE_SECONDS": 60}
+    settings.AGENTRUNS = {**settings.AGENTRUNS, "HEARTBEAT_SECONDS": 60, "LEASE_SECONDS": 120}
 
 
 @pytest.fixture
@@ -328,18 +329,14 @@ def test_a_heartbeat_that_lost_its_connection_renews_on_a_new_one(
 def test_renewals_that_fail_for_a_whole_lease_refuse_a_new_step(
     wire: BreakingWire, settings: Any
 ) -> None:
-    settings.AGENTRUNS = {
-        **settings.AGENTRUNS,
-        "LEASE_SECONDS": 0.6,
-        "HEARTBEAT_SECONDS": 0.1,
-        "RECORD_RETRY_SECONDS": 0.1,
-    }
+    settings.AGENTRUNS = {**settings.AGENTRUNS, "HEARTBEAT_SECONDS": 0.1}
     bodies: list[str] = []
 
     def agent(segment: Segment) -> None:
-        wire.cut_everything()
+        wire.break_each(RENEWED_WITH_OTHERS)
+        wait_until(lambda: wire.broken, what="a renewal that fails")
+        settings.AGENTRUNS = {**settings.AGENTRUNS, "LEASE_SECONDS": 0.6}
         wait_until(lambda: not segment_covers_a_step(segment), what="the end of the lease")
-        wire.restore()
         bodies.append("the code goes on")
         segment.step("write", lambda key: bodies.append("write"), effect=WRITE)
 

@@ -34,6 +34,7 @@ class BreakingWire:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._cut: tuple[bytes, bytes, str] | None = None
+        self._refused = b""
         self._lock = threading.Lock()
         self.broken = 0
         self.down = False
@@ -43,6 +44,10 @@ class BreakingWire:
     def break_at(self, statement: bytes, how: str, *, after: bytes = b"") -> None:
         """Break the next connection that sends `statement` after it has sent `after`."""
         self._cut = (after, statement, how)
+
+    def break_each(self, statement: bytes) -> None:
+        """From now on break every connection that sends `statement`, before the server has it."""
+        self._refused = statement
 
     def cut_everything(self) -> None:
         """Break every connection and refuse new ones until `restore()`."""
@@ -103,6 +108,9 @@ class BreakingWire:
 
     def _decide(self, sent: bytes, data: bytes) -> str:
         with self._lock:
+            if self._refused and self._refused in data:
+                self.broken += 1
+                return LOSE_STATEMENT
             if self._cut is None:
                 return PASS
             after, statement, how = self._cut
