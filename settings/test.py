@@ -43,13 +43,13 @@ REDIS_URL = os.environ.get("REDIS_URL", "")
 
 AGENTRUNS = {
     **AGENTRUNS,
-    # Long enough for a busy machine: what waits for the end of a lease has a shorter one.
+    # Long enough for a busy machine: what waits for the end of one of these has a shorter one.
     "LEASE_SECONDS": 20,
     "HEARTBEAT_SECONDS": 0.5,
     "RETRY_BACKOFF_SECONDS": 0.05,
     "RETRY_BACKOFF_MAX_SECONDS": 0.5,
-    "RECORD_RETRY_SECONDS": 5,
-    "WAKE_AGAIN_SECONDS": 1,
+    "RECORD_RETRY_SECONDS": 30,
+    "END_GRACE_SECONDS": 30,
     "MAX_STEP_SECONDS": 60,
     **from_environment("TEST_AGENTRUNS"),
 }

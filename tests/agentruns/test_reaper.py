@@ -279,7 +279,7 @@ def test_a_wake_up_that_cannot_be_sent_is_sent_by_a_later_sweep(
     settings.AGENTRUNS = {**working, "DISPATCHER": f"{__name__}.Deaf"}
     assert sweep().woken == 0
     settings.AGENTRUNS = working
-    AgentRun.objects.filter(pk=run.pk).write_guarded(woken_at=from_now(-10))
+    set_times(run, due=3600, woken=3600)
     assert sweep().woken == 1
     assert messages == [run.uuid]
 
