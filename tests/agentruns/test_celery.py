@@ -78,7 +78,7 @@ def test_a_celery_worker_executes_a_run_that_it_is_woken_for(
 ) -> None:
     assert isinstance(dispatcher(), CeleryDispatcher)
     run = enqueued("one_write", {})
-    assert waiting(app) == 1
+    wait_until(lambda: waiting(app) == 1, 30, "the message to arrive")
     with worker(app, recorder_url):
         row = wait_settled(run, timeout=60)
         assert row.status == RunStatus.COMPLETED, row.error_message

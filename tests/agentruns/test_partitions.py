@@ -19,8 +19,14 @@ from tests.servers.process import ROOT
 pytestmark = [pytest.mark.django_db, pytest.mark.postgres]
 
 CLAIMED = [EventKind.QUEUED, EventKind.CLAIMED]
-THIS_MONTH = f"{datetime.now(UTC):%Y_%m}"
-MONTH = f"agentruns_event_{THIS_MONTH}"
+
+
+def this_month() -> str:
+    return f"{datetime.now(UTC):%Y_%m}"
+
+
+def partition() -> str:
+    return f"agentruns_event_{this_month()}"
 
 
 def execute(what: str) -> list[Any]:
@@ -34,7 +40,7 @@ def execute(what: str) -> list[Any]:
         # The test is one transaction; what it has written so far is checked now.
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
         sql = sql.replace("BEGIN;", "").replace("COMMIT;", "")
-        cursor.execute(sql.replace("2027_01", THIS_MONTH))
+        cursor.execute(sql.replace("2027_01", this_month()))
         return list(cursor.fetchall()) if cursor.description else []
 
 
@@ -87,7 +93,7 @@ def test_a_partition_has_the_storage_that_the_table_had() -> None:
 
     before = storage("agentruns_event")
     execute("PARTITION BY")
-    assert storage(MONTH) == before
+    assert storage(partition()) == before
 
 
 def test_a_month_is_named_to_be_kept_until_its_runs_need_it_no_more() -> None:
@@ -105,9 +111,10 @@ def test_an_old_month_can_be_detached_and_dropped_and_runs_go_on() -> None:
     execute("PARTITION BY")
     old, held = running()
     old.complete(held, Payload.of("done"))
-    assert MONTH in partitions()
+    month = partition()
+    assert month in partitions()
     execute("DETACH")
-    assert MONTH not in partitions()
+    assert month not in partitions()
     assert history(old) == []
     run, held = running()
     run.complete(held, Payload.of("done"))

@@ -229,7 +229,7 @@ def test_a_process_of_its_own_survives_the_loss_of_its_connection(transactional_
     with OwnProcess("manage.py", "reap_stale_agent_runs", "--every", "0.05", "--json") as reaper:
         assert reaper.process.stdout is not None
         assert json.loads(reaper.process.stdout.readline())["errors"] == 0
-        assert end_other_connections() == 1
+        assert end_other_connections() >= 1  # of an earlier test, some may not have ended yet
         run, _ = running(stale=True)
         requeued = AgentRun.objects.filter(pk=run.pk, status=RunStatus.QUEUED)
         wait_until(requeued.exists, 30, lambda: "a sweep on a new connection")
