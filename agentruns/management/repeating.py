@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -39,27 +40,38 @@ def repeat(
 def termination() -> Iterator[Callable[[float], bool]]:
     """Give a function that waits for a signal, at most so many seconds, and tells whether it came.
 
-    A handler must not take a lock that the interrupted code may hold; writing to a pipe takes none.
+    The interpreter itself writes to the pipe, whatever the main thread is about to wait for: a
+    handler of ours would run only after that.
     """
+    asked: list[int] = []
     readable, writable = os.pipe()
+    os.set_blocking(writable, False)
 
     def ask(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
         restore()
-        os.write(writable, b"!")
 
     def restore() -> None:
         for number, handler in former.items():
             signal.signal(number, handler)
 
     def asked_within(seconds: float) -> bool:
-        return bool(select.select([readable], [], [], seconds)[0])
+        deadline = time.monotonic() + seconds
+        # Other signals wake it, too.
+        while (
+            not asked and select.select([readable], [], [], max(0, deadline - time.monotonic()))[0]
+        ):
+            os.read(readable, 1024)
+        return bool(asked)
 
     former = {number: signal.getsignal(number) for number in SIGNALS}
+    former_writable = signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
     for number in SIGNALS:
         signal.signal(number, ask)
     try:
         yield asked_within
     finally:
         restore()
+        signal.set_wakeup_fd(former_writable)
         os.close(readable)
         os.close(writable)

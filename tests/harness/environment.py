@@ -26,8 +26,8 @@ AGENTRUNS: dict[str, Any] = {
 Q_CLUSTER: dict[str, Any] = {
     "scheduler": False,
     # A worker is held in a body for as long as a test takes.
-    "timeout": 300,
-    "retry": 400,
+    "timeout": 700,
+    "retry": 800,
 }
 
 

@@ -24,10 +24,11 @@ def wait_until(
     """
     deadline = time.monotonic() + timeout
     while True:
+        is_last = time.monotonic() > deadline  # whoever was paused asks once more
         answer = condition()
         if answer:
             return answer
-        if time.monotonic() > deadline:
+        if is_last:
             waited_for = what() if callable(what) else what
             raise AssertionError(f"waited {timeout} s for: {waited_for}")
         time.sleep(INTERVAL)

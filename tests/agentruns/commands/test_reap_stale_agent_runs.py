@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from typing import Any
 from uuid import UUID
 
@@ -23,6 +24,8 @@ from tests.harness.processes import OwnProcess
 from tests.servers.waiting import wait_until
 
 from .conftest import Commands
+
+LONG = 30
 
 
 def fail_to_reap(monkeypatch: pytest.MonkeyPatch, bad: AgentRun) -> None:
@@ -244,3 +247,26 @@ def test_the_handlers_of_before_are_put_back() -> None:
         assert asked_within(10)
         assert signal.getsignal(signal.SIGTERM) == before
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_signal_that_does_not_interrupt_the_waiting_ends_it() -> None:
+    """As one does that comes just before it: the interpreter runs no handler until it is over."""
+    killed = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with termination() as asked_within:
+        killed.start()  # before the block: its thread takes the signal
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            assert asked_within(LONG)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            killed.join()
+
+
+def test_another_signal_does_not_end_the_waiting() -> None:
+    former = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        with termination() as asked_within:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert not asked_within(0.1)
+    finally:
+        signal.signal(signal.SIGUSR1, former)
