@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.error import URLError
 from urllib.request import urlopen
 
 import django
@@ -20,7 +19,7 @@ import django
 from script.postgres import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
-START_SECONDS = 60
+START_SECONDS = 120
 
 
 @contextmanager
@@ -42,9 +41,9 @@ def wait_for(url: str, child: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:
-            with urlopen(f"{url}/admin/login/", timeout=5):  # noqa: S310
+            with urlopen(f"{url}/admin/login/", timeout=START_SECONDS):  # noqa: S310
                 return
-        except URLError:
+        except OSError:  # URLError is one; what goes wrong after the connection is others
             if child.poll() is not None or time.monotonic() > deadline:
                 sys.exit("The server did not start.")
             time.sleep(0.1)

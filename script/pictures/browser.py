@@ -11,6 +11,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
+PATIENCE = 60_000  # milliseconds
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 ADMIN = "/admin/agentruns/agentrun/"
 # Django admin remembers that its side bar was closed; the pictures need the room.
@@ -24,7 +25,9 @@ def chromium() -> Iterator[Browser]:
         sys.exit("No browser: install Debian's chromium, or set CHROMIUM to its path.")
     with sync_playwright() as playwright:
         sandbox = os.geteuid() != 0  # root gets none
-        browser = playwright.chromium.launch(executable_path=program, chromium_sandbox=sandbox)
+        browser = playwright.chromium.launch(
+            executable_path=program, chromium_sandbox=sandbox, timeout=2 * PATIENCE
+        )
         yield browser
         browser.close()
 
@@ -36,6 +39,7 @@ def log_in(browser: Browser, url: str, user: str, password: str, scheme: str = "
         color_scheme=scheme,  # type: ignore[arg-type]
         reduced_motion="reduce",
     )
+    context.set_default_timeout(PATIENCE)
     context.add_init_script(CLOSED_SIDEBAR)
     page = context.new_page()
     page.goto("/admin/")

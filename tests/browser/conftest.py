@@ -7,11 +7,21 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from .pressing import press
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+# Milliseconds: browser, server and database may all have to wait for one another.
+PATIENCE = 60_000
+
+# What is expected has limits of its own, which a context's do not change.
+expect.set_options(timeout=PATIENCE)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Leave it to the waits to end a test: one that is ended from outside leaves a browser that hangs."""
+    item.add_marker(pytest.mark.timeout(900))
 
 
 def installed_browser() -> str | None:
@@ -35,7 +45,10 @@ def browser(
         # Root, which a container's tests are, gets no sandbox.
         sandbox = os.geteuid() != 0
         started = playwright.chromium.launch(
-            executable_path=executable, chromium_sandbox=sandbox, headless=True
+            executable_path=executable,
+            chromium_sandbox=sandbox,
+            headless=True,
+            timeout=2 * PATIENCE,
         )
         yield started
         started.close()
@@ -44,6 +57,13 @@ def browser(
 def refusals(message: ConsoleMessage) -> list[str]:
     """What the browser says that the page's Content-Security-Policy has it refuse."""
     return [message.text] if "Content Security Policy" in message.text else []
+
+
+def new_window(browser: Browser, live_server: Any, **options: Any) -> Page:
+    """A window of somebody else: what the browser's other windows keep is not in it."""
+    context = browser.new_context(base_url=live_server.url, **options)
+    context.set_default_timeout(PATIENCE)
+    return context.new_page()
 
 
 def log_in(window: Page, name: str) -> None:
@@ -58,13 +78,11 @@ def log_in(window: Page, name: str) -> None:
 def page(request: pytest.FixtureRequest, browser: Browser, live_server: Any) -> Iterator[Page]:
     """A window of an operator with every permission, logged in through the form."""
     User.objects.create_superuser("ada", password="secret")
-    context = browser.new_context(base_url=live_server.url, java_script_enabled=request.param)
-    context.set_default_timeout(20_000)
-    window = context.new_page()
+    window = new_window(browser, live_server, java_script_enabled=request.param)
     errors: list[str] = []
     window.on("pageerror", lambda error: errors.append(str(error)))
     window.on("console", lambda message: errors.extend(refusals(message)))
     log_in(window, "ada")
     yield window
-    context.close()
+    window.context.close()
     assert errors == []

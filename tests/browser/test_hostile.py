@@ -16,7 +16,7 @@ from tests.agentruns.admin.test_permissions import asked_page
 from tests.agentruns.cases import conf
 from tests.agentruns.hostile import MARKUP, TEXT, hostile_runs
 
-from .conftest import log_in
+from .conftest import log_in, new_window
 
 pytestmark = pytest.mark.browser
 ADMIN = "/admin/agentruns/agentrun/"
@@ -32,12 +32,10 @@ def runs(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, A
 def trusting(browser: Browser, live_server: Any) -> Iterator[Page]:
     """A window that executes what a page holds, whatever the page's policy says."""
     User.objects.create_superuser("ada", password="secret")
-    context = browser.new_context(base_url=live_server.url, bypass_csp=True)
-    context.set_default_timeout(20_000)
-    window = context.new_page()
+    window = new_window(browser, live_server, bypass_csp=True)
     log_in(window, "ada")
     yield window
-    context.close()
+    window.context.close()
 
 
 def unharmed(page: Page) -> bool:

@@ -8,6 +8,8 @@ from playwright.sync_api import Browser, expect
 
 from tests.agentruns.cases import completed, interrupted
 
+from .conftest import new_window
+
 pytestmark = pytest.mark.browser
 
 
@@ -15,7 +17,7 @@ def test_an_operator_reads_the_pages_in_german(browser: Browser, live_server: An
     User.objects.create_superuser("ada", password="secret")
     run = interrupted()
     completed()
-    window = browser.new_context(base_url=live_server.url, locale="de-DE").new_page()
+    window = new_window(browser, live_server, locale="de-DE")
     window.goto("/admin/agentruns/agentrun/desk/")
     window.fill("#id_username", "ada")
     window.fill("#id_password", "secret")

@@ -17,7 +17,7 @@ from tests.agentruns.admin.pages import answer_page, page_of, resolve_page
 from tests.agentruns.cases import answered, asking, conf, failed, interrupted
 from tests.harness.runs import reread
 
-from .conftest import log_in
+from .conftest import log_in, new_window
 from .pressing import press
 
 pytestmark = pytest.mark.browser
@@ -27,12 +27,10 @@ pytestmark = pytest.mark.browser
 def grace(browser: Browser, live_server: Any, page: Page) -> Iterator[Page]:
     """The window of another operator; `page` is ada's."""
     User.objects.create_superuser("grace", password="secret")
-    context = browser.new_context(base_url=live_server.url)
-    context.set_default_timeout(20_000)
-    window = context.new_page()
+    window = new_window(browser, live_server)
     log_in(window, "grace")
     yield window
-    context.close()
+    window.context.close()
 
 
 def give(page: Page, run: AgentRun, verdict: str, reason: str) -> None:
