@@ -1,6 +1,6 @@
 """A real MCP server for tests, over stdio or HTTP: reads, writes, dies, and lies about itself.
 
-Every body appends its name to the file that is given as the first argument.
+Every body appends its name to the file that is given as the last argument.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from mcp.server.mcpserver import MCPServer
 from mcp_types import ToolAnnotations
 
-log = Path(sys.argv[1])
+log = Path(sys.argv[-1])
 server = MCPServer("desk")
 
 
@@ -61,7 +61,9 @@ def fail() -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 2:
-        server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[2]))
+    if "--exit-with-stdin" in sys.argv:  # a ServerProcess is one that speaks HTTP
+        from tests.servers.mcp_tools import serve_http
+
+        serve_http(server, exit_with_stdin=True)
     else:
         server.run("stdio")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,8 +27,7 @@ from tests.nrllm.support import (
     says,
     step_named,
 )
-from tests.servers.process import ROOT
-from tests.servers.waiting import wait_until
+from tests.servers.process import ROOT, ServerProcess
 
 pytestmark = pytest.mark.usefixtures("settings_for_runs")
 
@@ -55,32 +52,10 @@ def stdio(log: Path) -> Toolset:
     return build
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-def accepts(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
-
-
 @pytest.fixture
 def http(log: Path) -> Iterator[Toolset]:
-    port = free_port()
-    process = subprocess.Popen(
-        [sys.executable, "-m", MODULE, str(log), str(port)],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        wait_until(lambda: accepts(port), 15, "the MCP server")
-        yield lambda: MCPToolset(f"http://127.0.0.1:{port}/mcp", id="desk", init_timeout=60)
-    finally:
-        process.kill()
-        process.wait()
+    with ServerProcess(MODULE, str(log)) as process:
+        yield lambda: MCPToolset(f"{process.url}/mcp", id="desk", init_timeout=60)
 
 
 @pytest.fixture(params=["stdio", "http"])

@@ -68,7 +68,7 @@ async def escalate_ticket(ticket: int) -> str:
     return await act("escalate_ticket", ticket)
 
 
-def serve_http(port: int, *, exit_with_stdin: bool) -> None:
+def serve_http(server: MCPServer, port: int = 0, *, exit_with_stdin: bool) -> None:
     listening = socket.create_server(("127.0.0.1", port))
     config = uvicorn.Config(server.streamable_http_app(), log_level="error")
     if exit_with_stdin:
@@ -88,7 +88,7 @@ def main() -> None:
     if options.recorder:
         os.environ["RECORDER_URL"] = options.recorder
     if options.http:
-        serve_http(options.port, exit_with_stdin=options.exit_with_stdin)
+        serve_http(server, options.port, exit_with_stdin=options.exit_with_stdin)
     else:
         server.run("stdio")
 
