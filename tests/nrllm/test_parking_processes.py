@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import signal
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import call_command
 
 from agentruns import api
 from agentruns.enums import EventKind, RunStatus, StepState
 from agentruns.exceptions import TransitionRefused
 from agentruns.models import AgentRun, Step
-from tests.harness.runs import describe, reread, wait_out_lease
+from tests.harness.runs import describe, reread
 from tests.nrllm.parked_agent import NAME, register
 from tests.nrllm.support import accept, output
-from tests.nrllm.test_crash import lines, work
+from tests.nrllm.test_crash import lines, reap_the_dead, work
 from tests.races.rivals import together
 
 pytestmark = pytest.mark.usefixtures("settings_for_runs")
@@ -66,8 +64,7 @@ def test_two_questions_an_approval_and_a_running_read(log: Path) -> None:
     assert reread(run).status == RunStatus.QUEUED
 
     assert work(run, log, "before_stamp", "tool:1:w1") == -signal.SIGKILL
-    wait_out_lease(run)
-    call_command("reap_stale_agent_runs", stdout=StringIO())
+    reap_the_dead(run)
     assert work(run, log) == 0
     assert reread(run).status == RunStatus.QUEUED, "the next request to the model failed"
     assert work(run, log) == 0

@@ -31,9 +31,8 @@ def test_a_worker_killed_in_a_verification_leaves_the_fence_and_the_next_one_ask
     assert (step.key, step.asked_count, step.testimony) == (WRITE, 1, "")
     assert EventKind.VERIFIED not in [event.kind for event in api.events(run.uuid)]
 
-    wait_until(
-        lambda: run.journal().filter(pk=step.pk).due_for_asking().exists(), 10, "the next asking"
-    )
+    due = run.journal().filter(pk=step.pk).due_for_asking()
+    wait_until(due.exists, what="the next asking")
     assert work(run, log) == 0
     assert reread(run).status == RunStatus.QUEUED, describe(run)
     assert work(run, log) == 0
