@@ -69,4 +69,4 @@ def wait_for_questions() -> None:
     def asked() -> Any:
         return Step.objects.filter(run__agent=NAME).open_questions().count() == 3
 
-    wait_until(asked, 20, "what the response asks")
+    wait_until(asked, what="what the response asks")

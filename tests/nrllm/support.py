@@ -16,6 +16,9 @@ from agentruns.runner import execute_claimed, owner_name
 from tests.servers.client import WireClient
 from tests.servers.waiting import wait_until
 
+# How long a model's client waits, also for a connection, which it gives 5 s by itself.
+CLIENT_SECONDS = 120.0
+
 Turn = ModelResponse | Exception | Callable[[], Any]
 
 
@@ -35,8 +38,7 @@ def execute(run: AgentRun) -> AgentRun:
     """Claim the run and execute one segment of it; return the row as it is then."""
     taken = wait_until(
         lambda: AgentRun.objects.claim(run.uuid, owner_name("test")),
-        5,
-        lambda: f"a claim: {reread(run).status} {reread(run).error_message}",
+        what=lambda: f"a claim: {reread(run).status} {reread(run).error_message}",
     )
     assert taken is not None
     execute_claimed(*taken)
@@ -119,6 +121,7 @@ def openai_model(wire: WireClient) -> OpenAIChatModel:
     """A model behind the real client library, which repeats nothing by itself."""
     provider = OpenAIProvider(base_url=f"http://{wire.address}/v1", api_key="none")
     provider.client.max_retries = 0
+    provider.client.timeout = CLIENT_SECONDS
     return OpenAIChatModel("gpt-test", provider=provider)
 
 

@@ -13,7 +13,7 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 from agentruns.enums import RunStatus, ToolEffect
 from agentruns.models import AgentRun
 from nrllm import effect, register_agent
-from tests.nrllm.support import accept, execute, failure_of_last_retry, output
+from tests.nrllm.support import CLIENT_SECONDS, accept, execute, failure_of_last_retry, output
 from tests.servers.client import WireClient
 from tests.servers.process import ServerProcess
 
@@ -36,6 +36,7 @@ def wire() -> Iterator[WireClient]:
 def anthropic_model(wire: WireClient) -> AnthropicModel:
     provider = AnthropicProvider(base_url=f"http://{wire.address}", api_key="none")
     provider.client.max_retries = 0
+    provider.client.timeout = CLIENT_SECONDS
     return AnthropicModel("claude-test", provider=provider)
 
 

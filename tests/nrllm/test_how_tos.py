@@ -246,7 +246,7 @@ def shell(script: str, **variables: str) -> str:
         env={**subprocess_environment(), **variables, "PATH": path},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

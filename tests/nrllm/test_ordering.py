@@ -27,7 +27,7 @@ def test_reads_of_one_response_overlap() -> None:
         waiting.append(n)
         if len(waiting) == 3:
             together.set()
-        await asyncio.wait_for(together.wait(), 10)
+        await asyncio.wait_for(together.wait(), 60)
         return n
 
     register_agent("a", agent)
@@ -35,7 +35,7 @@ def test_reads_of_one_response_overlap() -> None:
 
 
 def test_synchronous_reads_overlap() -> None:
-    together = threading.Barrier(3, timeout=10)
+    together = threading.Barrier(3, timeout=60)
     model = Scripted(calls(*(called("read", f"c{n}", n=n) for n in range(3))), says("ok"))
     agent = Agent(model.model, name="a")
 

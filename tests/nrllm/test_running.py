@@ -224,7 +224,7 @@ def test_a_synchronous_write_may_use_the_orm_and_leaves_no_connection() -> None:
     finished = execute(accept("a"))
     assert finished.status == RunStatus.COMPLETED, finished.error_message
     assert threads[0] is not threading.main_thread()
-    threads[0].join(5)
+    threads[0].join(60)
     assert not threads[0].is_alive(), "a write's thread ends with it"
 
 

@@ -54,7 +54,7 @@ def test_two_threads_may_run_one_agent_with_a_server(tmp_path: Path) -> None:
     async def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         if not first.is_set():
             first.set()
-            await asyncio.to_thread(wait_until, both_are_running, 30, "the other run")
+            await asyncio.to_thread(wait_until, both_are_running, 60, "the other run")
         told = sum(isinstance(message, ModelResponse) for message in messages)
         return says("ok") if told else calls(called("send", "a", to="x"))
 
@@ -71,7 +71,7 @@ def test_two_threads_may_run_one_agent_with_a_server(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert ended == ["ok", "ok"]
     assert (tmp_path / "bodies").read_text().split() == ["send", "send"]
     assert _taken == set()
