@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from script.suite import NO_TESTS_SELECTED, Step, Suite, Task
+from script.suite import NO_TESTS_SELECTED, NOT_ON_SQLITE, Step, Suite, Task
+from tests.servers.process import ROOT
 
 
 @pytest.fixture
@@ -109,3 +110,12 @@ def test_tasks_run_side_by_side_and_each_line_tells_whose_it_is(
     assert sorted(step.name for step in suite.steps if step.passed) == names
     printed = capsys.readouterr().out.splitlines()
     assert {line.split()[0] for line in printed if line.endswith(" met")} == set(names)
+
+
+def test_what_is_for_sqlite_alone_is_left_out_of_no_run() -> None:
+    left_out = [ROOT / path for path in NOT_ON_SQLITE]
+    files = [
+        file for path in left_out for file in (path.rglob("*.py") if path.is_dir() else [path])
+    ]
+    assert files
+    assert [file.name for file in files if "mark.sqlite" in file.read_text()] == []
