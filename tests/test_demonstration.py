@@ -42,7 +42,10 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         started.append(process)
         return process
 
+    # Where the tests themselves run in a shell's background, Ctrl-C is ignored, and would be there.
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield start
+    signal.signal(signal.SIGINT, former)
     for process in started:
         process.kill()
         process.communicate()

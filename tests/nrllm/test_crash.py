@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import json
 import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -83,14 +86,35 @@ DEAD_LETTERED = [
 ]
 
 
-def work(run: AgentRun, log: Path, *point: str) -> int:
-    command = [sys.executable, "-m", "tests.nrllm.worker", str(run.uuid), str(log), *point]
-    environment = subprocess_environment(agentruns=WORKERS)
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, timeout=120, check=False
+@cache
+def host() -> subprocess.Popen[str]:
+    """The process that workers are forked from, for all tests: what they import is read once."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.nrllm.worker"],
+        cwd=ROOT,
+        env=subprocess_environment(agentruns=WORKERS),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr.decode()
-    return done.returncode
+
+    @atexit.register
+    def end() -> None:
+        process.communicate()
+
+    return process
+
+
+def work(run: AgentRun, log: Path, *point: str) -> int:
+    """Have a process execute one segment; return its exit code, negative for a signal."""
+    asked, told = host().stdin, host().stdout
+    assert asked
+    assert told
+    print(json.dumps([str(run.uuid), str(log), *point]), file=asked, flush=True)
+    code = json.loads(told.readline())
+    said = Path(f"{log}.said")
+    assert code in (0, -signal.SIGKILL), (code, said.read_text() if said.exists() else "")
+    return int(code)
 
 
 def kill(run: AgentRun, log: Path, point: str, key: str) -> AgentRun:
