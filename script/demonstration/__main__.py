@@ -40,6 +40,7 @@ def make_admin() -> dict[str, str]:
     shown = python.relative_to(ROOT) if python.is_relative_to(ROOT) else python
     return {
         "command": f"{shown} manage.py runserver",
+        "worker": f"{shown} manage.py qcluster",
         "url": "http://127.0.0.1:8000/admin/",
         "user": "demo",
         "password": password,

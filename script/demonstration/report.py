@@ -160,5 +160,7 @@ def admin_text(admin: dict[str, str]) -> str:
     return (
         "See it in the admin:\n"
         f"  {admin['command']}\n"
-        f"  {admin['url']} (user {admin['user']}, password {admin['password']})"
+        f"  {admin['url']} (user {admin['user']}, password {admin['password']})\n"
+        "What you decide there is executed by a worker:\n"
+        f"  {admin['worker']}"
     )
