@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from nrllm import registration
+from tests.nrllm.forked import end_host
 from tests.servers.client import WireClient
 from tests.servers.process import ServerProcess
 
@@ -20,6 +21,12 @@ def own_registration(monkeypatch: pytest.MonkeyPatch) -> None:
 def settings_for_runs(settings: Any, transactional_db: None) -> Any:
     settings.AGENTRUNS = {**settings.AGENTRUNS, "DISPATCHER": "tests.nrllm.support.NobodyIsWoken"}
     return settings
+
+
+@pytest.fixture(scope="module")
+def forked_workers() -> Iterator[None]:
+    yield
+    end_host()
 
 
 @pytest.fixture

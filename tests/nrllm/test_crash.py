@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
-import json
 import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
-from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -24,18 +19,15 @@ from agentruns.enums import EventKind, RunStatus
 from agentruns.exceptions import TransitionRefused
 from agentruns.models import AgentRun
 from tests.factories import expire
-from tests.harness.environment import subprocess_environment
 from tests.harness.runs import describe, reread
+from tests.nrllm.forked import work
 from tests.nrllm.long_agent import NAME, register
 from tests.nrllm.support import accept, fenced, keys, output
 from tests.races.rivals import together
-from tests.servers.process import ROOT
 from tests.servers.waiting import wait_until
 
-pytestmark = pytest.mark.usefixtures("settings_for_runs")
+pytestmark = pytest.mark.usefixtures("settings_for_runs", "forked_workers")
 
-# A lease that a busy machine does not let run out: where a worker died, the test ends it.
-WORKERS = {"LEASE_SECONDS": 60, "HEARTBEAT_SECONDS": 0.5, "VERIFY_BACKOFF_SECONDS": 0.1}
 WRITES = ("tool:1:w1", "tool:2:w2")
 
 # In the order in which a run reaches them: each step of the run is among them.
@@ -84,37 +76,6 @@ ENDS = (
 DEAD_LETTERED = [
     (point, key) for point in ("after_stamp", "in_body", "before_record") for key in WRITES
 ]
-
-
-@cache
-def host() -> subprocess.Popen[str]:
-    """The process that workers are forked from, for all tests: what they import is read once."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.nrllm.worker"],
-        cwd=ROOT,
-        env=subprocess_environment(agentruns=WORKERS),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-    @atexit.register
-    def end() -> None:
-        process.communicate()
-
-    return process
-
-
-def work(run: AgentRun, log: Path, *point: str) -> int:
-    """Have a process execute one segment; return its exit code, negative for a signal."""
-    asked, told = host().stdin, host().stdout
-    assert asked
-    assert told
-    print(json.dumps([str(run.uuid), str(log), *point]), file=asked, flush=True)
-    code = json.loads(told.readline())
-    said = Path(f"{log}.said")
-    assert code in (0, -signal.SIGKILL), (code, said.read_text() if said.exists() else "")
-    return int(code)
 
 
 def kill(run: AgentRun, log: Path, point: str, key: str) -> AgentRun:

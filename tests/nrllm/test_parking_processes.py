@@ -13,12 +13,13 @@ from agentruns.enums import EventKind, RunStatus, StepState
 from agentruns.exceptions import TransitionRefused
 from agentruns.models import AgentRun, Step
 from tests.harness.runs import describe, reread
+from tests.nrllm.forked import work
 from tests.nrllm.parked_agent import NAME, register
 from tests.nrllm.support import accept, output
-from tests.nrllm.test_crash import lines, reap_the_dead, work
+from tests.nrllm.test_crash import lines, reap_the_dead
 from tests.races.rivals import together
 
-pytestmark = pytest.mark.usefixtures("settings_for_runs")
+pytestmark = pytest.mark.usefixtures("settings_for_runs", "forked_workers")
 
 ASKED = {"tool:1:q1?1", "tool:1:q2?1", "tool:1:w1?"}
 

@@ -10,12 +10,13 @@ import pytest
 from agentruns import api
 from agentruns.enums import EventKind, RunStatus
 from tests.harness.runs import describe, reread
+from tests.nrllm.forked import work
 from tests.nrllm.long_agent import NAME, register
 from tests.nrllm.support import accept, fenced, output
-from tests.nrllm.test_crash import approve, kill, lines, work
+from tests.nrllm.test_crash import approve, kill, lines
 from tests.servers.waiting import wait_until
 
-pytestmark = pytest.mark.usefixtures("settings_for_runs")
+pytestmark = pytest.mark.usefixtures("settings_for_runs", "forked_workers")
 
 WRITE = "tool:1:w1"
 
