@@ -94,8 +94,8 @@ class ResolutionTransitions(PersonTransitions):
         """Until when such a worker may still act; None where all of them count as gone.
 
         One acts no more where it is known to be gone or reported later how its body came back; else
-        MAX_STEP_SECONDS after the run was dead-lettered, which is after its lease ended. A verdict on an attempt ends no worker, so that every
-        earlier attempt is judged, too.
+        MAX_STEP_SECONDS after the run was dead-lettered, which is after its lease ended. A verdict on
+        an attempt ends no worker, so that every earlier attempt is judged, too.
         """
         _effect, doubtful = self.standing_fence()
         step = Step.objects.without_payloads().filter(pk=doubtful).first()

@@ -23,7 +23,8 @@ WORKERS = {"LEASE_SECONDS": 60, "HEARTBEAT_SECONDS": 0.5, "VERIFY_BACKOFF_SECOND
 def work(run: AgentRun, log: Path, *point: str) -> int:
     """Have a process execute one segment; return its exit code, negative for a signal.
 
-    A run that waits for its retry is waited for: a process is there before that. For tests that use `forked_workers`, which ends the process that these are forked from.
+    A run that waits for its retry is waited for: a process is there before that. For tests that use
+    `forked_workers`, which ends the process that these are forked from.
     """
     asked, told = host().stdin, host().stdout
     assert asked
